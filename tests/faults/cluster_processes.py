@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -105,7 +107,9 @@ def _run_command(module, arguments):
 
 
 def free_port():
-    """Find a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Find a port that nobody listens on, none of those that the system gives to others while the scheduler is down."""
+    for port in random.sample(range(10_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port")

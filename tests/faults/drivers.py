@@ -234,8 +234,9 @@ def this_owner(command):
 
 
 def look_often(monkeypatch):
-    """Let a client look at its workers often."""
+    """Let a client look at its workers often, and keep no more than three tasks for each of them in flight, however short they are."""
     monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
+    monkeypatch.setattr(client_run, "_WINDOW_WORK_SECONDS", 0.0)
 
 
 def late_after(seconds, monkeypatch):
@@ -343,6 +344,7 @@ class Driver:
 
     @contextlib.contextmanager
     def _runner(self):
+        client_run._WINDOW_WORK_SECONDS = 0.0  # three tasks in flight for each worker, however short they are
         if self.scheduler == "local":
             from support.local_cluster import local_cluster
 
@@ -362,7 +364,7 @@ class Driver:
         client_run._POLL_SECONDS = 0.2
         brief = dask.config.set({"distributed.comm.timeouts.connect": "2s"})  # how long a client looks for a scheduler that is gone
         with brief, distributed.Client(self.scheduler) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=180)
             yield
 
     def _arm(self):
@@ -403,6 +405,7 @@ class Driver:
         os.setsid()
         try:
             self.run()
+            os._exit(0)  # a signal that comes after the end of the job finds nobody
         except KeyboardInterrupt as interrupt:
             os._exit(130 if any(RESUME_NOTE in note for note in getattr(interrupt, "__notes__", ())) else 131)
         except ExistsError:
@@ -554,7 +557,7 @@ def _run_and_print_error(driver):
         sys.exit(1)
 
 
-def wait_until(condition, seconds=60.0, describe=lambda: ""):
+def wait_until(condition, seconds=180.0, describe=lambda: ""):
     """Wait for something; ``describe`` names what is found when that takes too long."""
     end = time.monotonic() + seconds
     while not condition():

@@ -7,8 +7,6 @@ import os
 import shutil
 import subprocess
 
-_SUBNET = "10.213.77"
-
 
 class Namespace:
     """A network namespace, reached at another address than this machine.
@@ -19,13 +17,10 @@ class Namespace:
         Its name, at most ten letters.
     """
 
-    outside = f"{_SUBNET}.1"
-    """Address of this machine, as seen from inside."""
-    address = f"{_SUBNET}.2"
-    """Address of what runs inside."""
-
     def __init__(self, name):
         self.name = name
+        subnet = f"10.213.{os.getpid() % 256}"  # tests of other processes may run
+        self.outside, self.address = f"{subnet}.1", f"{subnet}.2"  # of this machine as seen from inside, and of what runs inside
         self.inside = ("ip", "netns", "exec", name)
 
     def __enter__(self):

@@ -11,6 +11,7 @@ import distributed
 from faults.cluster_processes import ClusterProcesses
 from faults.drivers import ENVIRONMENT
 from slurm.sites import wait_until
+from support.warm_processes import state_of
 
 held = []
 
@@ -81,10 +82,10 @@ class SlurmWorkers:
     @contextlib.contextmanager
     def connected(self, workers):
         """A client of the cluster, active, as soon as so many workers are there."""
-        with distributed.Client(self.address, timeout=30) as client:
-            client.wait_for_workers(workers, timeout=90)
+        with distributed.Client(self.address, timeout=60) as client:
+            client.wait_for_workers(workers, timeout=240)
             names = {f"job-{job}" for job in self.jobs[-workers:]}  # a worker that was lost before may still be listed among so many
-            wait_until(lambda: names <= {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}, 90)
+            wait_until(lambda: names <= {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}, 240)
             yield client
 
 
@@ -103,12 +104,3 @@ def pid_of(client, name):
 def is_running(pid):
     """Return whether a process runs; a zombie does not."""
     return state_of(pid) not in ("", "Z", "X")
-
-
-def state_of(pid):
-    """Return the letter of a process's state, T if stopped; empty if there is no process."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return ""

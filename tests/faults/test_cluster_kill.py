@@ -36,6 +36,7 @@ pytestmark = pytest.mark.faults
 
 SECONDS = 0.01  # of each task, so that there is time to be killed
 IN_FLIGHT = 6  # three for each worker of one thread
+LATE_SECONDS = 5  # more than a worker that is not stopped waits for a core
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +72,10 @@ def moment(request):
 
 
 @contextlib.contextmanager
-def connected(cluster, workers=2, timeout=30):
+def connected(cluster, workers=2, timeout=60):
     """A client of the cluster, active and logging tasks."""
     with distributed.Client(cluster.address, timeout=timeout) as client:
-        client.wait_for_workers(workers, timeout=60)
+        client.wait_for_workers(workers, timeout=180)
         yield client
 
 
@@ -211,12 +212,12 @@ def test_worker_killed_during_an_update(tmp_path, known, cluster):
     assert meanwhile.done
     known.check(folder)
     known.check_records(folder)
-    assert num_repeated(log) <= 2
+    assert num_repeated(log) <= IN_FLIGHT // 2
 
 
 def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment, monkeypatch):
     """Its task runs somewhere else; when it comes back to life the job is over, and it changes nothing."""
-    late_after(1.5, monkeypatch)
+    late_after(LATE_SECONDS, monkeypatch)
     folder = known.start(tmp_path / "ds")
     log = str(tmp_path / "log")
     victim = cluster.workers[0]
@@ -233,7 +234,7 @@ def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment
 
 def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch):
     """Tasks that follow from one that was late are not late on the same worker again, one after the other."""
-    submitted = late_after(1.5, monkeypatch)
+    submitted = late_after(LATE_SECONDS, monkeypatch)
     folder, log = known.start(tmp_path / "ds"), str(tmp_path / "log")
     with connected(cluster) as client:
         pids = client.run(os.getpid)
@@ -257,7 +258,7 @@ def test_scheduler_started_again(tmp_path, known, cluster, moment):
         cluster.kill(cluster.scheduler)
         cluster.restore()
 
-    with connected(cluster, timeout=60), Meanwhile(log, moment, restart) as meanwhile:
+    with connected(cluster), Meanwhile(log, moment, restart) as meanwhile:
         build(known, folder, log)
         assert meanwhile.done
         known.check(folder)

@@ -110,3 +110,12 @@ def is_running(pid):
         os.kill(pid, 0)
         return True
     return False
+
+
+def state_of(pid):
+    """Return the letter of a process's state, T if stopped; empty if there is no process."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
