@@ -23,7 +23,7 @@ def memory_settings():
     return [dask.config.get(f"distributed.worker.memory.{name}") for name in ("target", "spill", "pause", "terminate")]
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=180):
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:

@@ -77,13 +77,13 @@ def test_a_failed_command_ends_the_job_with_its_exit_code(slurm, submitted, tmp_
 def test_the_job_fails_without_its_scheduler_or_workers(slurm, submitted, tmp_path, part):
     job = submitted("sleep", "300", script="slurm-allocation-preemptible")
     (folder,) = wait_for_folder(tmp_path, job)
-    pattern = f"dask scheduler --scheduler-file {folder}" if part == "scheduler" else f"--name w-{job}-"
-    wait_until(lambda: processes(pattern))
-    for pid in processes(pattern):
+    texts = (f"--scheduler-file {folder}", "dask scheduler" if part == "scheduler" else f"--name w-{job}-")
+    wait_until(lambda: processes(*texts))
+    for pid in processes(*texts):
         os.kill(pid, 9)
     slurm.wait_for(job, "FAILED", "COMPLETED")
     assert "ended before the command" in (tmp_path / "job.out").read_text()
-    wait_until(lambda: not processes(f"w-{job}-") and not processes(str(folder)))
+    wait_until(lambda: not processes(str(folder)))
 
 
 def wait_for_folder(parent, job):
@@ -91,8 +91,8 @@ def wait_for_folder(parent, job):
     return [*parent.glob(f".wkwdask-{job}-*")]
 
 
-def processes(text):
-    """List the processes whose command line contains a text."""
+def processes(*texts):
+    """List the processes whose command line contains all texts; jobs of other clusters may have the same number."""
     found = []
     for entry in os.listdir("/proc"):
         try:
@@ -100,7 +100,7 @@ def processes(text):
                 line = file.read().replace(b"\0", b" ").decode()
         except (OSError, UnicodeDecodeError):
             continue
-        if entry.isdecimal() and text in line:
+        if entry.isdecimal() and all(text in line for text in texts):
             found.append(int(entry))
     return found
 

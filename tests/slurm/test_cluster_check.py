@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slurm
 
 
 def check(config, folder):
-    return run_here("cluster", "check", config, "--folder", folder, "--timeout", "60")
+    return run_here("cluster", "check", config, "--folder", folder, "--timeout", "240")
 
 
 def test_one_job_of_dask_jobqueue_is_enough(slurm, tmp_path):

@@ -13,7 +13,7 @@ from slurm.sites import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 
-SECONDS = 0.02  # of each task
+SECONDS = 0.04  # of each task: of shorter ones, more are in flight
 IN_FLIGHT = 9  # three for each worker of one thread
 MOMENT = 20
 

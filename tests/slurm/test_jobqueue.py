@@ -48,7 +48,7 @@ def test_a_cancelled_job_is_submitted_again(slurm, dataset, capfd):
     with wkwdask.cluster("slurm-jobqueue", jobs=1, **SITE | {"cores": 2, "processes": 2, "memory": "2GiB"}) as client:
         assert "1 jobs of 2 workers (1 thread, 1.00 GiB each)" in capfd.readouterr().err
         wkwdask.build_pyramid(dataset)
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=240)
         assert set(map(str, client.run(memory_settings).values())) == {str([False, False, 0.8, 0.95])}
         first = set(slurm.jobs())
         futures = client.map(nap, [0.3] * 8, pure=False)
@@ -56,7 +56,7 @@ def test_a_cancelled_job_is_submitted_again(slurm, dataset, capfd):
         slurm.run("scancel", *first)
         ran_in = set(client.gather(futures))
         assert ran_in - first
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=240)
         assert len(set(slurm.jobs()) - first) == 1
     wait_until(lambda: not slurm.jobs())
     assert_equals_serial_run(dataset)
@@ -128,5 +128,5 @@ def test_no_job_outlives_a_killed_driver(slurm, tmp_path, number):
         assert driver.stdout.readline() == "ready\n"
         assert len(slurm.jobs()) == 1
         driver.send_signal(number)
-        driver.wait(30)
+        driver.wait(120)
     wait_until(lambda: not slurm.jobs())

@@ -20,8 +20,9 @@ from pathlib import Path
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 _SEARCHED = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
-_UP_SECONDS = 60
-_END_SECONDS = 30
+_UP_SECONDS = 180
+_JOB_SECONDS = 300  # its processes import the package, and may compile kernels while other tests take the cores
+_END_SECONDS = 60
 _END_WITH = "--end-with"
 
 _CONFIGURATION = """\
@@ -94,7 +95,7 @@ class PrivateSlurm:
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command of SLURM and return its output."""
-        done = subprocess.run(command, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=120)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout.strip()
@@ -103,7 +104,7 @@ class PrivateSlurm:
         """Return the state of a job or array element, for example RUNNING; empty if SLURM knows no such job."""
         return self.run("squeue", "-h", "-t", "all", "-r", "-o", "%T", "-j", job, check=False).partition("\n")[0]
 
-    def wait_for(self, job: str, *states: str, seconds: float = 60) -> str:
+    def wait_for(self, job: str, *states: str, seconds: float = _JOB_SECONDS) -> str:
         """Wait until a job is in one of the states; raise TimeoutError if that takes too long."""
         until = time.monotonic() + seconds
         while (state := self.state(job)) not in states:
@@ -117,7 +118,7 @@ class PrivateSlurm:
         filters = ["-n", name] if name else []
         return self.run("squeue", "-h", "-r", "-o", "%i", *filters).split()
 
-    def wait_until_empty(self, seconds: float = 60) -> None:
+    def wait_until_empty(self, seconds: float = _JOB_SECONDS) -> None:
         """Wait until no job is pending, running or completing."""
         until = time.monotonic() + seconds
         while self.jobs():
@@ -129,7 +130,7 @@ class PrivateSlurm:
         self.run("scontrol", "requeue", job)
         self.start_now(job)
 
-    def start_now(self, job: str, seconds: float = 30) -> None:
+    def start_now(self, job: str, seconds: float = 120) -> None:
         """Start a requeued job when it is pending."""
         self.wait_for(job, "PENDING", seconds=seconds)
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
@@ -221,12 +222,12 @@ def _start(folder: Path, started: list[Path], pid_file: str, *command: str) -> N
     """Start a daemon; its file of the process id is recorded first."""
     started.append(folder / "run" / pid_file)
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": _SEARCHED}
-    subprocess.run(command, env=environment, check=True, timeout=30, stdin=subprocess.DEVNULL)
+    subprocess.run(command, env=environment, check=True, timeout=120, stdin=subprocess.DEVNULL)
 
 
 def _free_ports(count: int) -> int:
-    """Find the first of several consecutive free ports."""
-    for first in range(20000 + os.getpid() % 4500 * 8, 60000, 8):
+    """Find the first of several consecutive free ports, below those that the system gives to clients."""
+    for first in range(10_000 + os.getpid() % 2500 * 8, 32_000, 8):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(first, first + count):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
