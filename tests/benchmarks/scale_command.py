@@ -32,7 +32,7 @@ _WORKERS = (100, 1000)
 _GROWTH_FROM = 0.2  # of the tasks: by then all modules are loaded and buffers are there
 _FEWEST_SIGHTS, _FEWEST_TASKS = 5, 10_000  # for a slope that says something
 _ROWS = 10
-_START_SECONDS = 60
+_START_SECONDS = 180
 _END_SECONDS = 20
 
 

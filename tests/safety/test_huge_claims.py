@@ -168,7 +168,7 @@ def test_aliases_in_a_cluster_file(tmp_path):
         except wkwdask.FormatError as error:
             print(error)
     """)
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert "bomb.yaml: not YAML: found the alias *a0, expected plain values" in found.stdout
 
 

@@ -33,7 +33,7 @@ import wkwdask
 from safety.listening import listening
 script = os.getppid()
 with wkwdask.cluster() as client:
-    client.wait_for_workers(1, timeout=60)
+    client.wait_for_workers(1, timeout=240)
     Path(sys.argv[1]).write_text(json.dumps([sorted(listening(script)), client.scheduler.address, client.dashboard_link]))
 """
 
@@ -78,7 +78,7 @@ def run_allocation(name, folder, **environment):
     python_path = os.pathsep.join((str(Path(wkwdask.__file__).resolve().parent.parent), str(TESTS)))
     variables = {"PATH": path, "PYTHONPATH": python_path, "SLURM_JOB_ID": "1", "WKWDASK_SHARED": str(folder), "TMPDIR": str(folder), **environment}
     command = ["bash", str(CONFIGS / name), sys.executable, str(folder / "tell.py"), str(folder / "told.json")]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=360, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "told.json").read_text())
 

@@ -168,7 +168,7 @@ def test_two_other_processes_that_never_import_wkwdask(tmp_path):
         for n in range(2)
     ]
     for process in started:
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=360)
         assert errors == ""
         lines = out.splitlines()
         assert 120 <= int(lines[0]) <= 40 * 8  # whatever of the other was there
