@@ -65,7 +65,7 @@ def killed_between_record_and_rename(job, folder):
         nonlocal is_recorded
         if event == "os.rename" and str(args[1]).endswith("/publish.json"):
             is_recorded = True
-        elif is_recorded and (event == "os.rename" or (event == "ctypes.dlsym" and args[1] == "renameat2")):
+        elif is_recorded and ((event == "os.rename" and str(args[0]).startswith(str(folder))) or (event == "ctypes.dlsym" and args[1] == "renameat2")):
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
