@@ -24,6 +24,11 @@ settings.register_profile("few", settings.get_profile("ci"), max_examples=5)  # 
 settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Hypothesis also draws constants of the modules that are loaded: examples would depend on the tests that ran before in the same process.
+providers = sys.modules.get("hypothesis.internal.conjecture.providers")  # not part of its interface: older versions have none
+if settings.default.derandomize and hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = providers.Constants
+
 
 MEMORY_FOLDER = Path("/dev/shm")
 MEMORY_NBYTES = 4 << 30  # several times what the tests of all workers write
