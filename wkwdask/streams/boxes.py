@@ -77,11 +77,15 @@ def _file_order(array: StoredArray, cells: npt.NDArray[np.int64]) -> npt.NDArray
 def _read_pairs(array: StoredArray, pairs: ChunkPairs) -> None:
     """Decode each chunk once and copy it to its boxes."""
     reader = _PairReader(array, pairs)
-    if isinstance(array.layout, BoxCodec):
-        for number in array.layout.read_pairs(array, pairs):
-            reader.read_box(array.layout, number)
-    else:
-        reader.read_stored()
+    try:
+        if isinstance(array.layout, BoxCodec):
+            for number in array.layout.read_pairs(array, pairs):
+                reader.read_box(array.layout, number)
+        else:
+            reader.read_stored()
+    except FormatError:
+        array.identity.check(has_absent=True)  # raises ReplacedError if these are files of another array
+        raise
 
 
 class _PairReader:
@@ -106,17 +110,13 @@ class _PairReader:
         cells = np.concatenate([np.insert(self._pairs.cells, 0, channel, axis=1) for channel in channels])
         missing = dict(zip(map(tuple, cells.tolist()), list(range(len(self._pairs.cells))) * len(channels), strict=True))
         memory = np.empty(chunk, array.dtype, order="F")
-        try:
-            for cell, data, path, offset in array.layout.chunks_at(array, cells):
-                shape, source, targets = array.grid.shape_at(cell), array.source_of(path, cell), list(self._targets(missing.pop(cell), cell[0] * chunk[0]))
-                if len(targets) == 1:  # a codec may decode a part of a chunk faster than the whole
-                    out, place = targets[0]
-                    array.codec.decode_into(data, shape, out, place, source, offset)
-                else:
-                    _copy(array.codec.decode_chunk(data, shape, memory, source, offset), targets)
-        except FormatError:
-            array.identity.check(has_absent=True)  # raises ReplacedError if these are files of another array
-            raise
+        for cell, data, path, offset in array.layout.chunks_at(array, cells):
+            shape, source, targets = array.grid.shape_at(cell), array.source_of(path, cell), list(self._targets(missing.pop(cell), cell[0] * chunk[0]))
+            if len(targets) == 1:  # a codec may decode a part of a chunk faster than the whole
+                out, place = targets[0]
+                array.codec.decode_into(data, shape, out, place, source, offset)
+            else:
+                _copy(array.codec.decode_chunk(data, shape, memory, source, offset), targets)
         array.identity.check(has_absent=bool(missing))
         for cell, number in missing.items() if array.fill else ():
             for out, place in self._targets(number, cell[0] * chunk[0]):

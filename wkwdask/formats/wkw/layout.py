@@ -119,13 +119,17 @@ class WkwFiles(Shards, BoxCodec):
             range(z // edge, -(-(z + depth) // edge)),
         )
         reading = BoxRead(out, (x, y, z), channel, fill_zeros=fill_zeros)
-        if len(x_files) * len(y_files) * len(z_files) > 1 and has_small_files(header):
-            read_one = partial(_read_file, folder, header)
-            nonzero = read_small_files(f"{folder}/{HEADER_NAME}", header, (x_files, y_files, z_files), reading, read_one)
-        else:
-            nonzero = 0
-            for index in product(z_files, y_files, x_files):
-                nonzero += _read_file(folder, header, reading, index[::-1])
+        try:
+            if len(x_files) * len(y_files) * len(z_files) > 1 and has_small_files(header):
+                read_one = partial(_read_file, folder, header)
+                nonzero = read_small_files(f"{folder}/{HEADER_NAME}", header, (x_files, y_files, z_files), reading, read_one)
+            else:
+                nonzero = 0
+                for index in product(z_files, y_files, x_files):
+                    nonzero += _read_file(folder, header, reading, index[::-1])
+        except FormatError:
+            array.identity.check(has_absent=True)  # raises ReplacedError if these are files of another mag
+            raise
         if reading.absent:
             # An absent file means zeros only if the mag itself is still in place and no folder above the file is a broken link.
             array.identity.check(has_absent=True)
