@@ -85,6 +85,13 @@ def test_workers_of_a_cluster_start_small(tmp_path):
     assert set(modules) == {"numpy", "dask", "distributed"}
 
 
+def test_workers_of_a_local_cluster_keep_freed_memory_as_any_process_does(tmp_path, monkeypatch):
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    with local_client(load_config({"kind": "local", "workers": 1, "local-directory": str(tmp_path)})) as client:
+        (threshold,) = client.run(lambda: os.environ.get("MALLOC_TRIM_THRESHOLD_")).values()
+    assert threshold is None
+
+
 def test_processes_of_a_pool_start_small():
     with _process_pool(1) as pool:
         assert set(pool.submit(eval, LOADED).result()) <= {"numpy"}
