@@ -7,9 +7,12 @@ import os
 import shutil
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NUM_MAGS = 4
 """Coarser mags of a pyramid: 2, 4, 8, 16."""
@@ -31,6 +34,35 @@ class Work:
     def version(self) -> str:
         """Return the version of the tool."""
         return version(self.package)
+
+
+class BoxLoop(Work):
+    """Boxes that are read one after the other.
+
+    No result outlives the next one, as in a loop over a volume. A list of them would measure the page faults of fresh memory, which depend on where the
+    library's last small allocation happens to lie.
+    """
+
+    boxes: Sequence[Any]
+    passes = 1
+
+    def read(self, box: Any) -> np.ndarray:
+        """Read a box, shape (c, x, y, z) or (x, y, z)."""
+        raise NotImplementedError
+
+    def count_nbytes(self) -> int:
+        """Read all boxes once and add up their bytes in all passes."""
+        return self.passes * sum(self.read(box).nbytes for box in self.boxes)
+
+    def run(self) -> None:
+        """Read."""
+        for _ in range(self.passes):
+            for box in self.boxes:
+                self.read(box)
+
+    def digests(self) -> list[str]:
+        """Read all boxes once more and hash them."""
+        return [digest(self.read(box)) for box in self.boxes]
 
 
 def digest(voxels: np.ndarray) -> str:

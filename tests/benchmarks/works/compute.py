@@ -199,11 +199,13 @@ def _timed(seconds: dict[str, float], part: str, lay_out: Any, *arguments: Any) 
 class ReadOpened(Read):
     """The same boxes from a volume that is opened once."""
 
-    def _read_all(self, some: list) -> list[np.ndarray]:
-        volume = open_stored(self._path)[1]
-        results = []
-        for low, high in some:
-            out = np.empty((volume.num_channels, *np.subtract(high, low)), volume.dtype, order="F")
-            volume.read_into(out, low)
-            results.append(out)
-        return results
+    def __init__(self, path: str, *arguments: Any, **options: Any) -> None:
+        self._volume = open_stored(path)[1]
+        super().__init__(path, *arguments, **options)
+
+    def read(self, box: Any) -> np.ndarray:
+        """Read a box."""
+        low, high = box
+        out = np.empty((self._volume.num_channels, *np.subtract(high, low)), self._volume.dtype, order="F")
+        self._volume.read_into(out, low)
+        return out

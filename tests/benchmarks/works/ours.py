@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dask
 import numpy as np
 
 import wkwdask
 
-from .base import DatasetCopy, Work, arranged_boxes, boxes, digest, folder_nbytes, read_mag, slices
+from .base import BoxLoop, DatasetCopy, Work, arranged_boxes, boxes, digest, folder_nbytes, read_mag, slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REQUIRES = ("wkwdask",)
 
 
-class Read(Work):
+class Read(BoxLoop):
     """``wkwdask.read`` of the whole mag or of boxes.
 
     Parameters
@@ -40,32 +40,26 @@ class Read(Work):
     def __init__(self, path: str, size: int, passes: int = 1, edge: int = 0, count: int = 0, threads: int = 1) -> None:
         if threads == 1:
             dask.config.set(scheduler="synchronous")
-        self._path = path
-        self._passes = passes
-        self._boxes = boxes(size, edge, count) if edge else [None]
-        self._threads = threads
+        self._path, self._threads = path, threads
+        self.passes, self.boxes = passes, boxes(size, edge, count) if edge else [None]
         self._pool = ThreadPoolExecutor(threads)
-        self.nbytes = passes * sum(result.nbytes for result in self._read_all(self._boxes))
-        self._results = []
+        self.nbytes = self.count_nbytes()
 
-    def _read_all(self, some: list) -> list[np.ndarray]:
-        return [wkwdask.read(self._path, box) for box in some]
+    def read(self, box: Any) -> np.ndarray:
+        """Read a box, or the whole mag."""
+        return wkwdask.read(self._path, box, threads=self._threads if box is None and self._threads > 1 else None)
 
     def run(self) -> None:
         """Read."""
-        for _ in range(self._passes):
-            self._results = None  # as in any loop over a volume: the memory of one result is free for the next
-            if self._threads > 1 and self._boxes[0] is None:
-                self._results = [wkwdask.read(self._path, threads=self._threads)]
-            elif self._threads > 1:
-                shares = [self._boxes[n :: self._threads] for n in range(self._threads)]
-                self._results = [result for share in self._pool.map(self._read_all, shares) for result in share]
-            else:
-                self._results = self._read_all(self._boxes)
+        if self._threads == 1 or self.boxes[0] is None:
+            super().run()
+            return
+        for _ in range(self.passes):
+            list(self._pool.map(self._read_all, [self.boxes[n :: self._threads] for n in range(self._threads)]))
 
-    def digests(self) -> list[str]:
-        """Hash every result."""
-        return [digest(result) for result in self._results]
+    def _read_all(self, some: Sequence[Any]) -> None:
+        for box in some:
+            self.read(box)
 
 
 class ReadMany(Work):
@@ -138,7 +132,7 @@ class OpenCompute(Work):
         return [digest(self._result.transpose([self._axes.index(axis) for axis in "cxyz"]))]
 
 
-class Slices(Work):
+class Slices(BoxLoop):
     """Slices of one voxel, by ``wkwdask.read`` or from an array of ``wkwdask.open``.
 
     Parameters
@@ -155,23 +149,16 @@ class Slices(Work):
 
     def __init__(self, path: str, size: int, plane: str, count: int, is_open: bool = False) -> None:
         dask.config.set(scheduler="synchronous")
-        self._path, self._boxes = path, slices(size, plane, count)
+        self._path, self.boxes = path, slices(size, plane, count)
         self._array = wkwdask.open(path) if is_open else None
-        self._results = self._read()
-        self.nbytes = sum(result.nbytes for result in self._results)
+        self.nbytes = self.count_nbytes()
 
-    def _read(self) -> list[np.ndarray]:
+    def read(self, box: Any) -> np.ndarray:
+        """Read a slice."""
         if self._array is None:
-            return [wkwdask.read(self._path, box) for box in self._boxes]
-        return [self._array[:, a[0] : b[0], a[1] : b[1], a[2] : b[2]].compute() for a, b in self._boxes]
-
-    def run(self) -> None:
-        """Read."""
-        self._results = self._read()
-
-    def digests(self) -> list[str]:
-        """Hash every slice."""
-        return [digest(result) for result in self._results]
+            return wkwdask.read(self._path, box)
+        a, b = box
+        return self._array[:, a[0] : b[0], a[1] : b[1], a[2] : b[2]].compute()
 
 
 class Pyramid(Work):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from .base import Work, boxes, digest, slices
+from typing import TYPE_CHECKING, Any
+
+from .base import BoxLoop, boxes, slices
+
+if TYPE_CHECKING:
+    import numpy as np
 
 REQUIRES = ("wkw",)
 
 
-class Read(Work):
+class Read(BoxLoop):
     """``wkw.Dataset.read`` of the whole mag or of boxes, on an opened dataset.
 
     Parameters
@@ -28,24 +33,14 @@ class Read(Work):
         import wkw
 
         self._dataset = wkw.Dataset.open(path)
-        self._passes = passes
+        self.passes = passes
         pairs = boxes(size, edge, count) if edge else [((0, 0, 0), (size, size, size))]
-        self._boxes = [(low, tuple(b - a for a, b in zip(low, high, strict=True))) for low, high in pairs]
-        self.nbytes = passes * sum(result.nbytes for result in self._read_all())
-        self._results = None
+        self.boxes = [(low, tuple(b - a for a, b in zip(low, high, strict=True))) for low, high in pairs]
+        self.nbytes = self.count_nbytes()
 
-    def _read_all(self) -> list:
-        return [self._dataset.read(low, shape) for low, shape in self._boxes]
-
-    def run(self) -> None:
-        """Read."""
-        for _ in range(self._passes):
-            self._results = None
-            self._results = self._read_all()
-
-    def digests(self) -> list[str]:
-        """Hash every result."""
-        return [digest(result) for result in self._results]
+    def read(self, box: Any) -> np.ndarray:
+        """Read a box."""
+        return self._dataset.read(*box)
 
 
 class Slices(Read):
@@ -53,5 +48,5 @@ class Slices(Read):
 
     def __init__(self, path: str, size: int, plane: str, count: int) -> None:
         super().__init__(path, size)
-        self._boxes = [(low, [b - a for a, b in zip(low, high, strict=True)]) for low, high in slices(size, plane, count)]
-        self.nbytes = sum(result.nbytes for result in self._read_all())
+        self.boxes = [(low, [b - a for a, b in zip(low, high, strict=True)]) for low, high in slices(size, plane, count)]
+        self.nbytes = self.count_nbytes()

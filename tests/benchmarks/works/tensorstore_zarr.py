@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .base import Work, digest, read_mag, slices
+from .base import BoxLoop, read_mag, slices
+
+if TYPE_CHECKING:
+    import numpy as np
 
 REQUIRES = ("tensorstore",)
 _CHUNK = 32
 
 
-class Slices(Work):
+class Slices(BoxLoop):
     """Slices of one voxel, of an array that is opened once.
 
     Parameters
@@ -41,17 +45,9 @@ class Slices(Work):
             metadata = {"shape": [size] * 3, "data_type": voxels.dtype.name, "chunk_grid": grid, "codecs": [sharding]}
             tensorstore.open(spec | {"metadata": metadata}, create=True).result().write(voxels).result()
         self._array = tensorstore.open(spec, context=tensorstore.Context(limits)).result()
-        self._boxes = [tuple(slice(a, b) for a, b in zip(low, high, strict=True)) for low, high in slices(size, plane, count)]
-        self._results = self._read()
-        self.nbytes = sum(result.nbytes for result in self._results)
+        self.boxes = [tuple(slice(a, b) for a, b in zip(low, high, strict=True)) for low, high in slices(size, plane, count)]
+        self.nbytes = self.count_nbytes()
 
-    def _read(self) -> list:
-        return [self._array[box].read(order="F").result() for box in self._boxes]
-
-    def run(self) -> None:
-        """Read."""
-        self._results = self._read()
-
-    def digests(self) -> list[str]:
-        """Hash every slice."""
-        return [digest(result) for result in self._results]
+    def read(self, box: Any) -> np.ndarray:
+        """Read a slice."""
+        return self._array[box].read(order="F").result()

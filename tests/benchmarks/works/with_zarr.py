@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dask
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 import wkwdask
 
 from . import zarr_images
-from .base import DatasetCopy, Work, boxes, digest
+from .base import BoxLoop, DatasetCopy, boxes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REQUIRES = ("wkwdask", "zarr")
 
 
-class View(Work):
+class View(BoxLoop):
     """Slices of a zarr array, one after the other.
 
     Parameters
@@ -51,22 +51,13 @@ class View(Work):
             self._array = zarr.open_array(str(copy.folder / layer / "1"), mode="r")
         else:
             self._array = zarr.open_group(wkwdask.zarr_view(copy.folder, layer=layer), mode="r")["1"]
-        self._passes = passes
-        self._boxes = boxes(size, edge, count) if edge else [((0, 0, 0), (size, size, size))]
-        self._results: list[np.ndarray] = []
-        self.nbytes = passes * self._array.dtype.itemsize * sum(int(np.prod(np.subtract(high, low))) for low, high in self._boxes)
+        self.passes, self.boxes = passes, boxes(size, edge, count) if edge else [((0, 0, 0), (size, size, size))]
+        self.nbytes = passes * self._array.dtype.itemsize * sum(int(np.prod(np.subtract(high, low))) for low, high in self.boxes)
 
-    def run(self) -> None:
-        """Read."""
-        for _ in range(self._passes):
-            self._results = []
-            for low, high in self._boxes:
-                z, y, x = (slice(a, b) for a, b in zip(reversed(low), reversed(high), strict=True))
-                self._results.append(self._array[z, y, x])
-
-    def digests(self) -> list[str]:
-        """Hash every result."""
-        return [digest(result.T[np.newaxis]) for result in self._results]
+    def read(self, box: Any) -> np.ndarray:
+        """Read a box."""
+        z, y, x = (slice(a, b) for a, b in zip(*map(reversed, box), strict=True))
+        return self._array[z, y, x].T[np.newaxis]
 
 
 class Export(zarr_images.Export):
