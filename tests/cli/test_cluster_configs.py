@@ -249,6 +249,7 @@ def test_ctrl_c_still_raises_keyboard_interrupt():
     pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
     lines = [
         "import signal",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",  # commands in the background of a shell inherit that it is ignored
         "from wkwdask.clusters.config import load_config",
         "from wkwdask.clusters.jobqueue import render",
         "render(load_config('slurm-jobqueue'))",
