@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
-from support.toy_format import FILE_NAME, LEVEL_NAME, RawCodec
+from support.toy_format import FILE_NAME, LEVEL_NAME
 
 from wkwdask.geometry.bounding_box import BoundingBox
 
@@ -30,9 +30,9 @@ def save_toy(folder: Path, levels: dict[str, tuple[Mag, tuple[int, int, int], np
             low, high = np.array((x, y, z)) * chunk, np.array((x + 1, y + 1, z + 1)) * chunk
             part = array[:, low[0] : high[0], low[1] : high[1], low[2] : high[2]]
             if part.any():
-                (folder / name / f"{x}.{y}.{z}.raw").write_bytes(RawCodec(array.dtype).encode(part, ""))
+                (folder / name / f"{x}.{y}.{z}.raw").write_bytes(part.tobytes(order="F"))
 
 
 def box_of(mag: Mag, offset: tuple[int, int, int], array: np.ndarray) -> BoundingBox:
-    """Give where a level lies."""
+    """Return the box of a level."""
     return BoundingBox(offset, array.shape[1:], mag)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from wkwdask.errors import MissingError, TruncatedError
+from wkwdask.errors import MissingError
 from wkwdask.formats.array_images import array_image, array_level, resolved_images
 from wkwdask.formats.format import ArrayFormat, LevelRemoval
 from wkwdask.formats.identity import JsonIdentity, canonical_json, read_record_state
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit
-from wkwdask.model.codec import ChunkCodec
+from wkwdask.model.codec import RawCodec
 from wkwdask.model.layout import SingleFiles
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
@@ -44,24 +44,18 @@ class ToyOptions(StorageOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class RawCodec(ChunkCodec):
-    """Little-endian values, channels fastest, then x, optionally compressed."""
+class ToyCodec(RawCodec):
+    """Raw values, optionally compressed."""
 
-    dtype: np.dtype[Any]
     compression: str = "raw"
-
-    def largest_nbytes(self, shape):
-        return int(np.prod(shape)) * self.dtype.itemsize
 
     def decode(self, data, shape, source, offset=0):
         with reading(source, "chunk"):
             data = data if self.compression == "raw" else zlib.decompress(data)
-        if len(data) < self.largest_nbytes(shape):
-            raise TruncatedError(f"{source}: expected {self.largest_nbytes(shape)} bytes, found {len(data)}")
-        return np.frombuffer(data, self.dtype.newbyteorder("<"), int(np.prod(shape))).reshape(shape, order="F")
+        return RawCodec.decode(self, data, shape, source, offset)
 
     def encode(self, voxels, source):
-        data = voxels.astype(self.dtype.newbyteorder("<")).tobytes(order="F")
+        data = RawCodec.encode(self, voxels, source)
         return data if self.compression == "raw" else zlib.compress(data)
 
 
@@ -72,9 +66,8 @@ def toy_array(folder: str, mag: Mag, document: dict[str, Any], *, is_new: bool =
         dtype, size, chunk = np.dtype(document["dtype"]), tuple(document["size"]), tuple(document["chunk"])
         grid = ChunkGrid(size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True)
     identity = JsonIdentity(store, LEVEL_NAME, None if is_new else read_record_state(store, LEVEL_NAME), canonical_json(document))
-    return StoredArray(
-        store, grid, GridNaming("xyz", "", ".", suffix=".raw"), SingleFiles(), RawCodec(dtype, document["compression"]), dtype, identity, mag, **others
-    )
+    codec = ToyCodec(dtype.newbyteorder("<"), "zyxc", document["compression"])
+    return StoredArray(store, grid, GridNaming("xyz", "", ".", suffix=".raw"), SingleFiles(), codec, dtype, identity, mag, **others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +94,7 @@ class ToyTarget(TargetFolder):
     prefix: ClassVar[str] = "toy://"
 
     def new_levels(self, specs, options, like=None, existing="error") -> NewLevels:
-        is_like = isinstance(like, StoredArray) and isinstance(like.codec, RawCodec)
+        is_like = isinstance(like, StoredArray) and isinstance(like.codec, ToyCodec)
         found = replace(options, chunk_shape=options.chunk_shape or like.chunk_shape) if is_like else options.with_defaults()
         chunk, compression = found.chunk_shape, found.compression or like.codec.compression
         folders, targets, levels = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs), [], []

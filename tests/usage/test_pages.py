@@ -19,11 +19,14 @@ import pytest
 from support import annotations
 from support.commands import run_here
 
+from wkwdask.formats import registry
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "pandas", "pyarrow", "scipy", "tifffile", "zarr")
 
 SKIPPED = {
+    "pip install .": "installs from the network",
     "wkwdask convert precomputed://gs://bucket/em ": "a bucket",
     'wkwdask.sample("n5://s3://bucket/volume.n5/em/s0"': "a bucket",
     "python3 -m venv .venv ": "installs from the network",
@@ -41,22 +44,27 @@ SKIPPED = {
 
 @dataclass(frozen=True)
 class Step:
-    """A Python block or a command, and the output that the page shows for it."""
+    """A Python block, a command or a file, and the output that the page shows for it."""
 
     line: int
     text: str
     is_python: bool
     printed: str = ""
+    file: str = ""
+    """Name of the file that the text becomes."""
 
 
 def read_steps(text):
-    """List the steps of a page. A block without a language and without commands is the output of the step before it."""
+    """List the steps of a page. A block that begins with a comment of a file name is a file. One without language and commands is the output of a step."""
     steps = []
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         line, block = text.count("\n", 0, match.start()) + 2, match[2]
         if block.startswith("python3 -m venv "):
             continue  # the two commands that install
-        if match[1] == "python":
+        named = re.match(r"# (\w+\.(?:py|toml))\n", block)
+        if named is not None:
+            steps.append(Step(line, block, False, file=named[1]))
+        elif match[1] == "python":
             steps.append(Step(line, block, True))
         elif block.startswith("$ "):
             for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -148,6 +156,8 @@ def start(tmp_path_factory):
 def folder(start, tmp_path, monkeypatch):
     shutil.copytree(start, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_added", [])
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.delenv("WKWDASK_CLUSTER", raising=False)
     return tmp_path
@@ -160,6 +170,9 @@ def test_the_blocks_of_a_page_print_what_it_shows(page, folder):
         warnings.simplefilter("ignore")  # as a reader's interpreter does, these are no errors
         for step in read_steps((ROOT / page).read_text(encoding="utf-8")):
             if step.text.startswith(tuple(SKIPPED)):
+                continue
+            if step.file:
+                (folder / step.file).write_text(step.text, encoding="utf-8")
                 continue
             try:
                 found = run_python(step, names) if step.is_python else run_command(step)

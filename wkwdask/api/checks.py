@@ -181,6 +181,7 @@ def repair(
 
     def repair_once() -> RepairReport:
         verification = lay_out_verification(url, layers, parse_mags(mags), decode=True, pyramid=float(rebuild_differing), method=method)
+        verification.format.check_writable(url)
         return run_work(RepairWork(verification, options, dry_run=dry_run))
 
     report = latest = repair_once()

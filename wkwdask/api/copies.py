@@ -107,6 +107,7 @@ def rechunk(
     1
     """
     source_format = format_of(url) or default_format()
+    source_format.check_writable(url)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     rechunk_options = RechunkOptions(make_options(source_format.options, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
@@ -273,6 +274,7 @@ def copy(
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     source_format = format_of(url) or default_format()
+    source_format.check_writable(url)
     options = RechunkOptions(source_format.options(), box, vec3(translate, "translate"), "copy", allow_external)
     chosen_layers = [layer] if isinstance(layer, str) else layer
     layers = source_format.layers_to_copy(url) if chosen_layers is None else chosen_layers

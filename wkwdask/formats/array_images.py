@@ -8,15 +8,26 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wkwdask.formats.identity import OneFileIdentity, read_record_state
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.model.chunk_grid import one_file_grid
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import is_number, length_nm, ratio_of
+from wkwdask.model.naming import OneFile
+from wkwdask.model.stored_array import StoredArray
+from wkwdask.store.paths import split
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import numpy as np
+
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.codec import ChunkCodec
+    from wkwdask.model.layout import ShardLayout
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.stored_array import StoredArray
 
 
 class ArrayGeometry(NamedTuple):
@@ -63,6 +74,16 @@ def guess_ratio(finer: Sequence[float], coarser: Sequence[float]) -> Lengths:
 def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (0, 0, 0)) -> Level:
     """Return the level of an array whose first voxel is ``offset`` [voxels of its mag]."""
     return Level(key, volume.name, partial(volume.moved, offset), mag, volume.lengths_nm)
+
+
+def array_in_file(
+    path: str, inside: str, size: Vec4, chunk: Vec4, dtype: np.dtype[Any], layout: ShardLayout, codec: ChunkCodec, mag: Mag | None, lengths_nm: Lengths | None
+) -> StoredArray:
+    """Return an array whose chunks all lie in one file, at a path ``inside`` it; shapes are (c, x, y, z)."""
+    folder, name = split(path)
+    store = open_store(folder)
+    identity = OneFileIdentity(store, name, read_record_state(store, name))
+    return StoredArray(store, one_file_grid(size, chunk), OneFile(name, inside), layout, codec, dtype, identity, mag or MAG_1, lengths_nm=lengths_nm)
 
 
 def array_image(format_name: str, folder: str, name: str, levels: Sequence[Level], key: str | None = None, category: str | None = None) -> Image:

@@ -164,9 +164,17 @@ class ArrayFormat:
         """Return whether the URL of a target names the format."""
         return self.url_name.is_in(url)
 
+    def check_writable(self, url: Url) -> None:
+        """Raise UnsupportedError if the format cannot write; all verbs that change an image of the format ask first."""
+        if type(self).target is ArrayFormat.target:
+            raise self._read_only(url)
+
+    def _read_only(self, url: Url) -> UnsupportedError:
+        return UnsupportedError(f"{os.fspath(url)}: the format {self.name} is read-only; convert() writes the data in another format, such as WKW")
+
     def target(self, destination: Destination) -> TargetImage:
         """Return the image at a destination, new or existing; raises ExistsError, FormatError or MissingError."""
-        raise UnsupportedError(f"{destination.url}: {self.name} is read-only")
+        raise self._read_only(destination.url)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         """Return an existing image as the target of levels that are computed from one of its levels."""
@@ -216,6 +224,7 @@ class ArrayFormat:
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         """Return an existing level as an array that is written in place."""
+        self.check_writable(volume.name)
         return in_place_target(volume, write)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
@@ -297,6 +306,7 @@ class ArrayFormat:
     def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
         """Resolve a path or URL to the images whose levels can be removed; raises FormatError or MissingError."""
         del allow_external
+        self.check_writable(url)
         return self.find(url)
 
     def why_not_removable(self, image: Image) -> str:

@@ -130,6 +130,24 @@ class JsonIdentity(FileIdentity):
         return document is not None and canonical_json(document, self.ignored) == self.text
 
 
+@dataclass(frozen=True, slots=True)
+class OneFileIdentity(FileIdentity):
+    """Identity of an array in one file, which describes the array and contains its voxels: any change makes it another array."""
+
+    noun: ClassVar[str] = "data"
+    whole_noun: ClassVar[str] = "file"
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        return (self.record_name, self.opened)
+
+    def is_still_described(self) -> bool:
+        return False
+
+    def check(self, *, has_absent: bool) -> None:
+        super(OneFileIdentity, self).check(has_absent=True)
+
+
 def canonical_json(document: Mapping[str, Any], ignored: Collection[str] = ()) -> str:
     """Return a document as JSON with sorted keys, without ``ignored`` ones."""
     return json.dumps({key: value for key, value in document.items() if key not in ignored}, sort_keys=True)

@@ -12,7 +12,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
 from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.faults import Fault, FaultList, Findings
-from wkwdask.model.layout import Shards, box_cells, read_located
+from wkwdask.model.layout import Shards, SingleFiles, box_cells
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
@@ -210,7 +210,7 @@ class ArrayCheck:
     def _chunks(self, file: Vec4, opened: StoredFile, faults: FaultList) -> Iterator[tuple[Vec4, bytes, int]]:
         """Yield cell, bytes and offset of the chunks of a file; without ``decode``, read nothing but its tables."""
         array, grid = self.array, self.array.grid
-        if not isinstance(array.layout, Shards):
+        if isinstance(array.layout, SingleFiles):
             if not opened.nbytes:
                 faults.add(Fault("chunk.empty", opened.name, "0 bytes", "an encoded chunk", voxel=self._voxel(file)))
             elif self.decode:
@@ -224,14 +224,11 @@ class ArrayCheck:
         assert grid.file is not None
         low = [n * edge // chunk for n, edge, chunk in zip(file, grid.file, grid.chunk, strict=True)]
         counts = [edge // chunk for edge, chunk in zip(grid.file, grid.chunk, strict=True)]
-        ranges = [range(a, min(a + n, end)) for a, n, end in zip(low, counts, grid.counts, strict=True)]
-        cells = box_cells(ranges)
-        places = array.layout.locate(opened, cells)
-        if not self.decode:
-            return
-        for row, data, offset in read_located(opened, places, array.store):
-            c, x, y, z = cells[row].tolist()
-            yield (c, x, y, z), data, offset
+        c, x, y, z = (range(a, min(a + n, end)) for a, n, end in zip(low, counts, grid.counts, strict=True))
+        if self.decode:
+            yield from ((chunk.cell, chunk.data, chunk.offset) for chunk in array.layout.chunks(array, (c, x, y, z)))
+        elif isinstance(array.layout, Shards):
+            array.layout.locate(opened, box_cells((c, x, y, z)))
 
     def _decode(self, cell: Vec4, data: bytes, path: str, offset: int, faults: FaultList) -> int | None:
         """Decode a chunk and return its largest value, None if it cannot be decoded."""

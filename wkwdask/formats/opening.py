@@ -131,8 +131,10 @@ EXPORT_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
 
 
 def format_of_target(url: object) -> ArrayFormat:
-    """Return the format of a new target: the format that its URL names, else that of datasets."""
-    return next((fmt for fmt in formats() if fmt.names_target(url)), default_format())
+    """Return the format of a new target: the format that its URL names, else that of datasets; raises UnsupportedError if it is read-only."""
+    found = next((fmt for fmt in formats() if fmt.names_target(url)), default_format())
+    found.check_writable(str(url))
+    return found
 
 
 def target_for(destination: Destination) -> TargetImage:

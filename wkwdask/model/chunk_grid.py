@@ -54,6 +54,11 @@ class ChunkGrid:
         (c, x, y, z), (c_edge, x_edge, y_edge, z_edge), (channels, width, height, depth) = cell, self.chunk, self.size
         return min(c_edge, channels - c * c_edge), min(x_edge, width - x * x_edge), min(y_edge, height - y * y_edge), min(z_edge, depth - z * z_edge)
 
+    def slices_at(self, cell: Sequence[int]) -> tuple[slice, slice, slice, slice]:
+        """Return the part (c, x, y, z) of the array in a chunk."""
+        c, x, y, z = (slice(n * edge, n * edge + length) for n, edge, length in zip(cell, self.chunk, self.clipped_shape_at(cell), strict=True))
+        return c, x, y, z
+
     @property
     def counts(self) -> Vec4:
         """Number of chunks along each axis."""
@@ -77,6 +82,18 @@ def grouped_unit(size: Vec4, file: Vec4, itemsize: int) -> Vec3:
     counts = [-(-n // edge) for n, edge in zip(size, file, strict=True)]
     group = chunk_group_shape((counts[1], counts[2], counts[3]), math.prod(file[1:]) * size[0] * itemsize)
     return group[0] * file[1], group[1] * file[2], group[2] * file[3]
+
+
+def one_file_grid(size: Vec4, chunk: Vec4) -> ChunkGrid:
+    """Return the grid of an array whose chunks all lie in one file, without voxels beyond its end.
+
+    Examples
+    --------
+    >>> one_file_grid((1, 100, 80, 30), (1, 64, 64, 16)).file
+    (1, 128, 128, 32)
+    """
+    c, x, y, z = (-(-n // edge) * edge for n, edge in zip(size, chunk, strict=True))
+    return ChunkGrid(size, chunk, (c, x, y, z), (x, y, z), truncates=True)
 
 
 def pick_cxyz(values: Sequence[int], axes: str, default: int = 1) -> Vec4:

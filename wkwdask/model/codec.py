@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.kernels.arrays import copy_into, is_zero
-from wkwdask.model.chunk_grid import Vec4
+from wkwdask.model.chunk_grid import Vec4, from_cxyz, to_cxyz
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,10 +112,18 @@ class ChunkCodec(ABC):
         return True
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
-        """Decode a whole chunk into ``memory`` (at least one chunk) or into a new array; returns None if all voxels are zero."""
+        """Decode a whole chunk into a new array or into ``memory`` (at least one chunk); returns None if all voxels are zero."""
+        voxels = self.decode(data, shape, source, offset)
+        if is_zero(voxels):
+            return None
+        if voxels.shape == shape and voxels.dtype == memory.dtype:
+            return voxels
         c, x, y, z = shape
-        voxels = memory[:c, :x, :y, :z]
-        return voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
+        out = memory[:c, :x, :y, :z]
+        if voxels.shape != shape:  # a stored shape that is smaller than that of the grid
+            out[...] = 0
+        copy_into(voxels.astype(out.dtype, order="K", copy=False), out[tuple(map(slice, voxels.shape))])
+        return out
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
         """Return the conversion from the stored bytes of another codec without decoding voxels, None if there is none."""
@@ -155,6 +166,34 @@ class ChunkCodec(ABC):
                 output.append(np.frombuffer(data, np.uint8))
                 sizes[n] = len(data)
         return sizes, nonzero
+
+
+def decode_raw(data: bytes, shape: Vec4, stored: np.dtype[Any], axes: str, source: str, offset: int) -> npt.NDArray[Any]:
+    """Return uncompressed values as an array of shape (c, x, y, z); ``axes`` has one letter per stored axis, slowest first."""
+    expected = math.prod(shape) * stored.itemsize
+    if len(data) != expected:
+        error = TruncatedError if len(data) < expected else CorruptError
+        raise error(f"{source}: byte {offset}: a raw chunk of {shape[1:]} voxels has {expected} bytes, found {len(data)}")
+    return to_cxyz(np.frombuffer(data, stored).reshape([1 if letter == "-" else shape["cxyz".index(letter)] for letter in axes]), axes)
+
+
+@dataclass(frozen=True, slots=True)
+class RawCodec(ChunkCodec):
+    """Codec of uncompressed values."""
+
+    stored: np.dtype[Any]
+    """Stored data type with its byte order."""
+    axes: str = "czyx"
+    """One letter per axis, slowest first: ``c``, ``x``, ``y``, ``z``, or ``-`` for an axis of length 1."""
+
+    def largest_nbytes(self, shape: Sequence[int]) -> int:
+        return math.prod(shape) * self.stored.itemsize
+
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+        return decode_raw(data, shape, self.stored, self.axes, source, offset)
+
+    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+        return from_cxyz(voxels.astype(self.stored, copy=False), self.axes).tobytes()
 
 
 def clip(corner: Sequence[int], shape: Sequence[int], array_shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:

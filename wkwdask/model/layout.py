@@ -93,16 +93,17 @@ class ShardLayout(ABC):
     """Whether files are cubes with an edge of a power of two, aligned with voxel 0."""
 
     @abstractmethod
-    def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Yield the stored chunks of a box of cells, in any order; missing chunks are omitted."""
-
-    @abstractmethod
     def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
         """Yield the stored chunks among some cells, shape (n, 4), in any order; missing chunks are omitted."""
 
-    @abstractmethod
+    def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
+        """Yield the stored chunks of a box of cells, in any order; missing chunks are omitted."""
+        for cells in _parts(ranges, array.grid):
+            yield from self.chunks_at(array, cells)
+
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Return the code of chunks, shape (n, 4), in their files: files are written in ascending order of codes."""
+        return np.arange(len(cells), dtype=np.uint64)
 
     def ordered_cells(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return codes and cells (x, y, z) of the chunks of a box inside one file, in ascending order of codes."""
@@ -148,12 +149,9 @@ class SingleFiles(ShardLayout):
                 if data is not None:
                     yield StoredChunk(cell, data, store.path_of(name), 0)
 
-    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        return np.arange(len(cells), dtype=np.uint64)
-
 
 class Shards(ShardLayout):
-    """Layout with many chunks per file, and tables of their places."""
+    """Layout with many chunks per file, and tables of their places, that can be written."""
 
     __slots__ = ()
 
@@ -179,6 +177,9 @@ class Shards(ShardLayout):
         ndarray of int64, shape (m, 3)
             First byte, end, and row in ``cells`` of each stored chunk.
         """
+
+    @abstractmethod
+    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]: ...
 
     def has_same_encoding(self, file: StoredFile) -> bool:
         """Return whether the chunks of an existing file are encoded like those of new files."""
@@ -210,10 +211,6 @@ class Shards(ShardLayout):
     @abstractmethod
     def expected_nbytes(self, files: int, chunks: int) -> int:
         """Estimate the size of the tables of some files with some chunks."""
-
-    def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        for cells in _parts(ranges, array.grid):
-            yield from self.chunks_at(array, cells)
 
     def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
         store, naming = array.store, array.naming

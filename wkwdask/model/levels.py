@@ -22,6 +22,7 @@ _NM_PER_UNIT = {
 _SHORT_UNITS = {
     "nm": "nanometer",
     "um": "micrometer",
+    "micron": "micrometer",
     "µm": "micrometer",
     "μm": "micrometer",
     "mm": "millimeter",

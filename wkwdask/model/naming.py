@@ -92,6 +92,10 @@ class KeyNaming(ABC):
             c, x, y, z = files[members[0]].tolist()
             yield self.key((c, x, y, z)), members
 
+    def array_path(self, store: Store) -> str:
+        """Return the path of the array: its folder, unless one file contains all of it."""
+        return store.url
+
     def names(self, file: Vec4) -> tuple[str, ...]:
         """Return all names that a file may have, that of :meth:`key` first."""
         return (self.key(file),)
@@ -171,6 +175,25 @@ class GridNaming(KeyNaming):
                 numbers = tuple(map(int, parts))
                 if all(n in part for n, part in zip(numbers, ranges, strict=True)) and not entry.is_dir():
                     yield numbers, entry
+
+
+@dataclass(frozen=True, slots=True)
+class OneFile(KeyNaming):
+    """Name of the file that contains all chunks of an array, and perhaps other arrays."""
+
+    name: str
+    inside: str = ""
+    """Path of the array inside the file, empty if it contains no other array."""
+
+    def key(self, file: Vec4) -> str:
+        return self.name
+
+    def array_path(self, store: Store) -> str:
+        """Return the path of the file, and of the array inside it as h5py writes it: ``folder/em.h5:/raw``."""
+        return f"{store.path_of(self.name)}:/{self.inside}" if self.inside else store.path_of(self.name)
+
+    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
+        return (ListedFile((0, 0, 0, 0), entry) for entry in store.entries() if entry.name == self.name)
 
 
 def _number(name: str, prefix: str, suffix: str) -> int | None:

@@ -171,11 +171,12 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def name(self) -> str:
-        return self.store.url
+        return self.store.url if self.naming is None else self.naming.array_path(self.store)
 
     @property
     def folder(self) -> str:
-        return self.store.url
+        """Folder of the array, or its path in a file that contains all of it."""
+        return self.name
 
     @property
     def token(self) -> tuple[Any, ...]:

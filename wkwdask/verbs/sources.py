@@ -102,6 +102,7 @@ def open_base_level(
         raise UnsupportedError(
             f"{image.folder}: the layer is stored as {image.format}, only wkw gets mags in a dataset; name it as {image.format}://{image.folder}"
         )
+    format_of_image(image).check_writable(url)
     return image, volume
 
 

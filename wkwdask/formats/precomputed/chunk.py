@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.errors import CorruptError
 from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
 from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.kernels.arrays import copy_into, is_zero
-from wkwdask.model.codec import ChunkCodec, clip
+from wkwdask.model.codec import ChunkCodec, clip, decode_raw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,19 +96,15 @@ class PrecomputedCodec(ChunkCodec):
         return not is_zero(out[clip(corner, shape, out.shape)[0]])
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
-        if self.encoding == _SEGMENTATION:
+        if self.encoding != _SEGMENTATION:
             return ChunkCodec.decode_chunk(self, data, shape, memory, source, offset)
-        voxels = self.decode(data, shape, source, offset)
-        return None if is_zero(voxels) else voxels
+        c, x, y, z = shape
+        voxels = memory[:c, :x, :y, :z]
+        return voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
 
     def _raw(self, data: bytes, shape: Vec4, source: str, offset: int) -> npt.NDArray[Any]:
-        expected = math.prod(shape) * self.dtype.itemsize
-        if len(data) != expected:
-            error = TruncatedError if len(data) < expected else CorruptError
-            raise error(f"{source}: byte {offset}: a raw chunk of {shape[1:]} voxels has {expected} bytes, found {len(data)}")
         # volume.rst, "raw encoding": little-endian, [x, y, z, channel] in Fortran order, so x is fastest and the channel slowest.
-        stored = np.frombuffer(data, self.dtype.newbyteorder("<")).astype(self.dtype, copy=False)
-        return stored.reshape(shape[0], shape[3], shape[2], shape[1]).transpose(0, 3, 2, 1)
+        return decode_raw(data, shape, self.dtype.newbyteorder("<"), "czyx", source, offset).astype(self.dtype, order="K", copy=False)
 
     # -------------------------------------------------------------------------------------------- encoding
 
