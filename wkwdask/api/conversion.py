@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
 from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of, storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
+from wkwdask.formats.zarr.single_file import check_single_file, is_group, names_single_file, publish_single_file, single_file_path, staging_folder
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
@@ -25,16 +27,16 @@ from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import make_options
 from wkwdask.model.target_image import Destination
 from wkwdask.model.voxel_type import guess_category
-from wkwdask.runs.report import Report, merge_reports
+from wkwdask.runs.report import MagReport, Report, merge_reports
 from wkwdask.store import files
-from wkwdask.store.paths import basename, is_remote, local_path
+from wkwdask.store.paths import ZIP, basename, dirname, is_remote, local_path
 from wkwdask.verbs.export import check_suffix, lay_out_export
 from wkwdask.verbs.image_import import SourceOptions, lay_out_import, open_source
 from wkwdask.verbs.rechunk import LayerSelection, check_alike, lay_out_copy
 from wkwdask.verbs.sources import VolumeSelection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.model.image import Image, ResolvedUrl
@@ -180,6 +182,11 @@ def convert(
     """
     from wkwdask.graphs.runners import planned_export_report, run_work
 
+    if names_single_file(target):
+        return _convert_to_single_file(
+            source, target, existing, layer=layer, mag=mag, bounding_box=bounding_box, channels=channels, axes=axes, dtype=dtype, value_range=value_range,
+            offset=offset, voxel_size=voxel_size, unit=unit, category=category, pyramid=pyramid, on_error=on_error, allow_external=allow_external, **options,
+        )  # fmt: skip
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
@@ -229,6 +236,37 @@ def convert(
     destination = replace(destination, mag=None if mag is None else Mag.parse(mag))
     source_options = SourceOptions(part, axes, on_error == "fill", allow_external)
     return _convert_images(source, destination, source_options, storage, existing, pyramid=pyramid)
+
+
+def _convert_to_single_file(source: Paths, target: str | os.PathLike[str], existing: Existing, **selection: Any) -> Report:
+    """Zip an image as it is, or convert to an image in a hidden folder and zip that."""
+    from wkwdask.graphs.runners import is_dry_run
+
+    start, path = time.monotonic(), single_file_path(target)
+    check_single_file(path, existing)
+    folder = staging_folder(path)
+    if isinstance(source, (str, os.PathLike)) and not _changes_voxels(selection):
+        named = format_of(source)
+        location = None if named is None or is_remote(os.fspath(source)) else named.url_name.location(source)
+        if location is not None and is_group(location):
+            if is_dry_run():
+                raise UnsupportedError(f"{path}: gets the files of {location} as they are, so there is nothing to estimate")
+            count, nbytes = publish_single_file(location, path)
+            return Report((MagReport(path, count, 0, nbytes, None, None, None),), nbytes, time.monotonic() - start, "all files of the image, unchanged")
+    # The same call resumes also if it was interrupted between the last level and the zip.
+    report = convert(source, f"zarr://{folder}", existing="overwrite" if existing == "overwrite" else "resume", **selection)
+    if is_dry_run():
+        return report
+    count, nbytes = publish_single_file(folder, path)
+    files.remove_tree(dirname(folder))
+    mags = tuple(replace(mag, path=f"{path}{ZIP}{mag.path.removeprefix(folder)}") for mag in report.mags)
+    return replace(report, mags=mags, seconds=time.monotonic() - start, note=report.note)
+
+
+def _changes_voxels(selection: Mapping[str, Any]) -> bool:
+    """Return whether options of :func:`convert` ask for another part, type or storage than that of the source."""
+    neutral = {"offset": (0, 0, 0), "unit": "nm", "on_error": "fail", "pyramid": False, "allow_external": False}
+    return any(value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name) for name, value in selection.items())
 
 
 def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) -> ConversionPlan:

@@ -66,6 +66,10 @@ def dry_run() -> Iterator[DryRun]:
         _dry_run.reset(token)
 
 
+def is_dry_run() -> bool:
+    return _dry_run.get() is not None
+
+
 def planned_report(job: Plan) -> Report | None:
     """In a dry run, collect a plan and return an empty report; otherwise return None."""
     collected = _dry_run.get()

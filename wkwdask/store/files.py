@@ -1,4 +1,4 @@
-"""Functions on files by path, local or in memory. Functions named after those of ``os`` behave like them.
+"""Functions on files by path: on disk, in memory or in a zip. Functions named after those of ``os`` behave like them.
 
 Code elsewhere reaches files through these functions, or through a store, which calls them.
 """
@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError
+from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.model.store import FileState
 from wkwdask.store.local import LocalFile, LocalFileSystem, LocalOutput
 from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, MemoryOutput
-from wkwdask.store.paths import dirname, is_memory, join, relpath
+from wkwdask.store.paths import ZIP, dirname, is_on_disk, join, relpath
+from wkwdask.store.zipped import ZipFileSystem, ZippedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,17 +37,22 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX = ".wkwdask-tmp"
 _REMOVE_ATTEMPTS = 5
 _LOCAL_FILES = LocalFileSystem()
-OpenFile = LocalFile | MemoryFile
+OpenFile = LocalFile | MemoryFile | ZippedFile
 Output = LocalOutput | MemoryOutput
 
 
-def _system(path: str) -> LocalFileSystem | MemoryFileSystem:
-    return MEMORY_FILES if is_memory(path) else _LOCAL_FILES
+def _system(path: str) -> LocalFileSystem | MemoryFileSystem | ZipFileSystem:
+    return _LOCAL_FILES if is_on_disk(path) else _virtual(path)
 
 
-def _os(path: str) -> MemoryFileSystem | ModuleType:
+def _os(path: str) -> MemoryFileSystem | ZipFileSystem | ModuleType:
     """Return the object that has the functions of ``os`` for a path."""
-    return MEMORY_FILES if is_memory(path) else os
+    return os if is_on_disk(path) else _virtual(path)
+
+
+def _virtual(path: str) -> MemoryFileSystem | ZipFileSystem:
+    """Return the file system of a path that is not one of the operating system."""
+    return _ZIP_FILES if ZIP in path else MEMORY_FILES
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -63,7 +69,7 @@ def read_whole(path: str, largest: int) -> bytes:
 
 
 def open_stream(path: str) -> BinaryIO:
-    return MEMORY_FILES.open_stream(path) if is_memory(path) else open(path, "rb")
+    return open(path, "rb") if is_on_disk(path) else _virtual(path).open_stream(path)
 
 
 def read_bytes(path: str) -> bytes:
@@ -83,7 +89,7 @@ def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0
 
 def map_array(path: str, dtype: npt.DTypeLike, offset: int, shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> npt.NDArray[Any]:
     """Map an array of a file into memory."""
-    if not is_memory(path):
+    if is_on_disk(path):
         return np.memmap(path, dtype, "r", offset, shape, order)
     return read_array(path, dtype, math.prod(shape), offset).reshape(shape, order=order)
 
@@ -94,7 +100,7 @@ def has_magic(path: str) -> bool:
 
 def matching(pattern: str) -> list[str]:
     """List the paths that match a pattern, by the rules of ``glob``: ``**`` matches any number of folders, and wildcards match no leading dot."""
-    if not is_memory(pattern):
+    if is_on_disk(pattern):
         return glob.glob(pattern, recursive=True)
     start = pattern[: re.search(r"[*?[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
     parts = pattern[len(start) + 1 :].split("/")
@@ -131,7 +137,7 @@ def state_of(path: str) -> FileState | None:
 
 def states_in(folder: str, names: Iterable[str]) -> list[FileState | None]:
     """Return the states of files of a folder as :func:`state_of` does."""
-    if is_memory(folder):
+    if not is_on_disk(folder):
         return [state_of(f"{folder}/{name}") for name in names]
     prefix, status_of = f"{folder}/", os.stat
     states: list[FileState | None] = []
@@ -162,13 +168,15 @@ def read_small(folder: str, names: Iterable[str], max_nbytes: int, memory: memor
 def _mode(path: str, *, follow: bool = True) -> int:
     try:
         return _os(path).stat(path, follow_symlinks=follow).st_mode
+    except FormatError:  # of a zip: nothing in it can be looked up
+        raise
     except (OSError, ValueError):
         return 0
 
 
 def exists(path: str) -> bool:
     """Check whether a path exists; false for a dangling symbolic link."""
-    return bool(_mode(path)) if is_memory(path) or "\0" in path else os.access(path, os.F_OK)
+    return bool(_mode(path)) if not is_on_disk(path) or "\0" in path else os.access(path, os.F_OK)
 
 
 def lexists(path: str) -> bool:
@@ -193,7 +201,7 @@ def getsize(path: str) -> int:
 
 
 def samefile(first: str, second: str) -> bool:
-    return is_memory(first) == is_memory(second) and os.path.samestat(stat(first), stat(second))
+    return _system(first) is _system(second) and os.path.samestat(stat(first), stat(second))
 
 
 def scandir(path: str) -> contextlib.AbstractContextManager[Iterator[StoredEntry]]:
@@ -237,7 +245,7 @@ def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, 
 
 
 def realpath(path: str) -> str:
-    return MEMORY_FILES.realpath(path) if is_memory(path) else os.path.realpath(path)
+    return os.path.realpath(path) if is_on_disk(path) else _virtual(path).realpath(path)
 
 
 def readlink(path: str) -> str:
@@ -246,7 +254,7 @@ def readlink(path: str) -> str:
 
 def is_writable(path: str) -> bool:
     """Check whether this user may write a file, or into a folder."""
-    return MEMORY_FILES.is_writable(path) if is_memory(path) else os.access(path, os.W_OK)
+    return os.access(path, os.W_OK) if is_on_disk(path) else _virtual(path).is_writable(path)
 
 
 def free(path: str) -> tuple[int, int | None]:
@@ -427,3 +435,6 @@ def delete_tree(folder: str) -> tuple[int, int]:
                 files, nbytes = files + 1, nbytes + size
         rmdir(folder)
     return files, nbytes
+
+
+_ZIP_FILES = ZipFileSystem(open_file, stat, realpath)

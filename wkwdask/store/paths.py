@@ -1,4 +1,7 @@
-"""Paths of local files (``/folder/file``) and memory files (``memory://folder/file``), and URL prefixes of formats. Opens no file."""
+"""Paths of files on disk (``/folder/file``), in memory (``memory://folder/file``) and in zips (``/folder/em.ozx|zip:/0/zarr.json``), and URL prefixes.
+
+Opens no file.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from wkwdask.errors import UnsupportedError
 
 MEMORY = "memory://"
 """Prefix of paths in the memory of this process."""
+ZIP = "|zip:"
+"""What separates the path or URL of a zip from a path in it (Neuroglancer, "Data sources", "URL syntax")."""
+_ZIP_SUFFIXES = (".ozx", ".zip")
 _OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")
 
 
@@ -17,21 +23,53 @@ def is_memory(path: str) -> bool:
     return path.startswith(MEMORY)
 
 
+def is_zipped(path: str) -> bool:
+    """Check whether a path or URL is a zip as a folder, or is in one.
+
+    Examples
+    --------
+    >>> is_zipped("em.ozx"), is_zipped("https://host/em.zip|zip:em"), is_zipped("em.zarr")
+    (True, True, False)
+    """
+    return ZIP in path or path.lower().endswith(_ZIP_SUFFIXES)
+
+
+def is_on_disk(path: str) -> bool:
+    """Check whether a normal path is one of the operating system."""
+    return not is_memory(path) and ZIP not in path
+
+
 def is_remote(url: str) -> bool:
-    """Check whether a path or URL is neither on a mounted file system nor in memory."""
-    return "://" in url and not url.startswith(("file://", MEMORY))
+    """Check whether a path or URL is neither on a mounted file system nor in memory nor in a zip."""
+    return is_url(url) and not is_zipped(url)
+
+
+def is_url(text: str) -> bool:
+    """Check whether a text begins like a URL of a server."""
+    return "://" in text and not text.startswith(("file://", MEMORY))
 
 
 def local_path(url: str | os.PathLike[str]) -> str:
-    """Return the normal path of a local or memory file that a user names."""
-    text = os.fspath(url)
+    """Return the normal path of a local, memory or zipped file that a user names; a zip is the folder of its files."""
+    path = _file_path(os.fspath(url))
+    is_zip = path.lower().endswith(_ZIP_SUFFIXES) and not (is_on_disk(path) and os.path.isdir(path))
+    return f"{path}{ZIP}" if is_zip else path
+
+
+def _file_path(text: str) -> str:
+    """Return the normal path of a file or folder; a zip is a file."""
+    archive, bar, inside = text.rpartition(ZIP)
+    if bar:
+        return normpath(f"{_file_path(archive)}{ZIP}{inside}")
     if not text:
         raise ValueError("empty path")  # os.path.abspath would turn it into the current folder
     if not is_valid_path(text):
         raise ValueError(f"{text!r}: not a valid path: it contains a NUL byte or a lone surrogate")
     if text.startswith(_OTHER_FORMATS):
         raise UnsupportedError(f"{text}: only WKW is supported here; convert() (wkwdask convert) converts other formats to WKW")
-    if is_remote(text):
+    if is_url(text):
+        if is_zipped(text):
+            return text
         raise UnsupportedError(
             f"{text}: a remote URL needs a format prefix: precomputed://{text}, zarr://{text} or n5://{text}; local paths and file:// URLs need none"
         )
@@ -47,7 +85,9 @@ def local_path(url: str | os.PathLike[str]) -> str:
 
 
 def need_file_system(path: str, what: str) -> None:
-    """Raise UnsupportedError for a memory path where other processes or libraries open the file."""
+    """Raise UnsupportedError for a path in memory or in a zip where other processes or libraries open the file."""
+    if ZIP in path:
+        raise UnsupportedError(f"{path}: {what} needs a path on a file system, not a path in a zip")
     if is_memory(path):
         raise UnsupportedError(f"{path}: {what} needs a path on a file system; {MEMORY} is the memory of one process")
 
@@ -61,19 +101,24 @@ def is_valid_path(text: str) -> bool:
 
 def _split_prefix(path: str) -> tuple[str, str]:
     """Split a path into the prefix of its file system and the path inside."""
+    archive, bar, inside = path.rpartition(ZIP)
+    if bar:
+        return archive + bar, inside
     return (MEMORY, path[len(MEMORY) :]) if is_memory(path) else ("", path)
 
 
 def _path_inside(path: str) -> str:
     """Return the absolute path inside its file system."""
     root, rest = _split_prefix(path)
-    return f"/{rest}" if root else os.path.abspath(path)
+    return f"/{rest.lstrip('/')}" if root else os.path.abspath(path)
 
 
 def split(path: str) -> tuple[str, str]:
-    """Split a path into folder and name."""
+    """Split a path into folder and name; the root of a zip has the name of the zip, and is the folder above itself."""
     root, rest = _split_prefix(path)
     folder, name = posixpath.split(rest)
+    if root.endswith(ZIP):
+        return root + folder.rstrip("/"), name or basename(root.removesuffix(ZIP))
     return root + folder, name
 
 
@@ -82,7 +127,7 @@ def dirname(path: str) -> str:
 
 
 def basename(path: str) -> str:
-    return posixpath.basename(_split_prefix(path)[1])
+    return split(path)[1]
 
 
 def splitext(path: str) -> tuple[str, str]:
@@ -91,17 +136,22 @@ def splitext(path: str) -> tuple[str, str]:
 
 def join(path: str, name: str) -> str:
     """Join a folder and a relative path; an absolute path is returned unchanged."""
-    return name if is_memory(name) else posixpath.join(path, name)
+    if not is_on_disk(name):
+        return name
+    return f"{path}/{name}" if path.endswith(ZIP) else posixpath.join(path, name)
 
 
 def normpath(path: str) -> str:
     """Remove empty names, ``.`` and ``..`` from a path."""
     root, rest = _split_prefix(path)
-    return root + posixpath.normpath(f"/{rest}").strip("/") if root else posixpath.normpath(path)
+    if not root:
+        return posixpath.normpath(path)
+    inside = posixpath.normpath(f"/{rest}").strip("/")
+    return f"{root}/{inside}" if inside and root.endswith(ZIP) else root + inside
 
 
 def abspath(path: str) -> str:
-    return normpath(path) if is_memory(path) else os.path.abspath(path)
+    return os.path.abspath(path) if is_on_disk(path) else normpath(path)
 
 
 def anchored(path: str) -> str:
@@ -110,12 +160,13 @@ def anchored(path: str) -> str:
 
 
 def is_absolute(path: str) -> bool:
-    return is_memory(path) or posixpath.isabs(path)
+    return not is_on_disk(path) or posixpath.isabs(path)
 
 
 def relpath(path: str, start: str) -> str:
     """Return a path relative to a folder, or the path itself if the two are in different file systems."""
-    return posixpath.relpath(_path_inside(path), _path_inside(start)) if is_memory(path) == is_memory(start) else path
+    is_same = _split_prefix(path)[0] == _split_prefix(start)[0]
+    return posixpath.relpath(_path_inside(path), _path_inside(start)) if is_same else path
 
 
 def is_below(path: str, folder: str) -> bool:

@@ -1,4 +1,4 @@
-"""Stores: a local folder, or a remote location read by fsspec (http, s3, gs and others).
+"""Stores: a folder, local or in a zip, or a remote location read by fsspec (http, s3, gs and others).
 
 An absent file is None; every other failure is an error. Remote locations are read-only. Stores hold no open file or connection, so they are cheap to pickle.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
-from wkwdask.store.paths import dirname, is_remote, local_path
+from wkwdask.store.paths import dirname, is_remote, is_url, local_path
 from wkwdask.store.remote import RemoteStore
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
     """Return the store of a path or URL."""
     text = os.fspath(location)
     if not is_remote(text):
-        return FolderStore(local_path(text))
+        path = local_path(text)
+        return ServedZipStore(path) if is_url(path) else FolderStore(path)
     store = RemoteStore(text.rstrip("/"))
     store.file_system()  # raises an error if no driver reads the URL
     return store
@@ -52,7 +53,7 @@ def with_witness(store: Store, name: str) -> Store:
 
 @dataclass(frozen=True, slots=True)
 class FolderStore:
-    """Folder on a file system or in memory, see :class:`wkwdask.model.store.Store`."""
+    """Folder on a file system, in memory or in a zip, see :class:`wkwdask.model.store.Store`."""
 
     url: str
     is_local: ClassVar = True
@@ -112,10 +113,10 @@ class FolderStore:
         files.remove_file(self.path_of(name))
 
     def at(self, url: str) -> FolderStore:
-        return FolderStore(url)
+        return replace(self, url=url)
 
     def below(self, name: str) -> FolderStore:
-        return FolderStore(self.path_of(name))
+        return replace(self, url=self.path_of(name))
 
     def make(self) -> None:
         files.makedirs(self.url)
@@ -125,3 +126,12 @@ class FolderStore:
 
     def delete_folder(self, name: str) -> None:
         files.remove_tree(self.path_of(name))
+
+
+@dataclass(frozen=True, slots=True)
+class ServedZipStore(FolderStore):
+    """Folder in a zip on a server, which is read in as few requests as any remote file."""
+
+    files_at_once: ClassVar = RemoteStore.files_at_once
+    gap_nbytes: ClassVar = RemoteStore.gap_nbytes
+    batch_nbytes: ClassVar = RemoteStore.batch_nbytes

@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
-from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError, MissingError, UnsupportedError
+from wkwdask.errors import FormatError, IncompleteWriteError, MissingError, UnsupportedError
 from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
@@ -32,8 +32,8 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.volume import delegate_to
 from wkwdask.plans.cells import cell_map, union_cells
 from wkwdask.store import files
-from wkwdask.store.archive import ArchiveFile, Folder, Zip
-from wkwdask.store.paths import basename, local_path
+from wkwdask.store.lru import LruCache
+from wkwdask.store.paths import basename, is_zipped, local_path
 
 if TYPE_CHECKING:
     import os
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _BLOCK = re.compile(r"(?:(?P<prefix>.+)/)?(?P<mag>\d+(?:-\d+-\d+)?)/(?:header|z(?P<z>\d{1,9})/y(?P<y>\d{1,9})/x(?P<x>\d{1,9}))\.wkw")
 _DATA_ZIP = re.compile(r"(?:.*/)?data[^/]*\.zip")
 _NML_NBYTES = 1 << 30
+_HEADER_FILE_NBYTES = 1 << 20
 
 _StoredMag = tuple[Mag, npt.NDArray[np.int64]]
 """A mag and the indices of its stored blocks, shape (n, 3)."""
@@ -57,14 +58,14 @@ _StoredMag = tuple[Mag, npt.NDArray[np.int64]]
 class AnnotationMag:
     """One mag of an annotation. Small to pickle: the list of blocks is read where it is needed."""
 
-    file: ArchiveFile
-    """Archive or folder that contains the mag."""
+    file: str
+    """Path of the zip or folder that contains the mag."""
     folder: str
     """Path of the mag in the archive."""
     mag: Mag
     header: WkwHeader
     state: tuple[int, int]
-    """Size and modification time of the archive when it was opened."""
+    """Size [bytes] and modification time [ns] of the zip or folder when it was opened."""
     largest_layer_id: int = 0
     """Largest id of the layer; larger ids are new and are raised by ``id_offset``."""
     id_offset: int = 0
@@ -73,16 +74,16 @@ class AnnotationMag:
     @property
     def name(self) -> str:
         """Name of the mag in error messages."""
-        return f"{self.file.name}:{self.folder}"
+        return f"{self.file}/{self.folder}"
 
-    def _open(self) -> Folder | Zip:
-        if self.file.state != self.state:
-            raise IncompleteWriteError(f"{self.file.name}: was replaced while it was read")
-        return self.file.open()
+    def _check_unchanged(self) -> None:
+        if state_of(self.file) != self.state:
+            raise IncompleteWriteError(f"{self.file}: was replaced while it was read")
 
     def blocks(self) -> npt.NDArray[np.int64]:
         """Return the indices of the stored blocks, shape (n, 3), sorted by z."""
-        return _contents(self.file, self._open())[self.folder][1]
+        self._check_unchanged()
+        return _contents(self.file)[self.folder][1]
 
     def blocks_in(self, box: BoundingBox) -> npt.NDArray[np.int64]:
         """Return the indices of the stored blocks that touch a box, shape (n, 3)."""
@@ -96,13 +97,11 @@ class AnnotationMag:
 
     def read_block(self, index: Vec3, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Decode one stored block."""
-        name = f"{self.folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
+        source = f"{self.name}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
         # LZ4 adds little to incompressible data. A file of more than twice the block is broken, and is not read into memory as a whole.
         max_nbytes = 2 * self.header.block_nbytes + self.header.smallest_data_offset
-        raw = self._open().read(name, max_nbytes)
-        source = f"{self.file.name}:{name}"
-        if len(raw) > max_nbytes:
-            raise CorruptError(f"{source}: more than {max_nbytes} bytes, expected one block of {self.header.block_nbytes} bytes")
+        self._check_unchanged()
+        raw = _read(source, max_nbytes)
         self.header.check_same_mag(parse_header(raw[:HEADER_NBYTES], source, is_data_file=True), source)
         voxels = decode_file(raw, source).astype(dtype, copy=False)
         return np.where(voxels > self.largest_layer_id, voxels + dtype.type(self.id_offset), voxels) if self.id_offset else voxels
@@ -127,46 +126,69 @@ class VolumeLayer:
 
 def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None) -> tuple[list[AnnotationMag], str]:
     """Open one volume layer of an annotation, and return its mags with a note on the layers that are not used."""
-    file, note = _data_file(ArchiveFile(local_path(url)), fallback, volume_layer)
-    opened = file.open()
-    contents = _contents(file, opened)
+    file, note = _data_file(local_path(url), fallback, volume_layer)
+    state, contents = state_of(file), _contents(file)
     mags = []
     for folder, (mag, blocks) in sorted(contents.items(), key=lambda item: (item[1][0].maximum, item[1][0].factors)):
         if len(blocks):
-            header = parse_header(opened.read(f"{folder}/header.wkw", HEADER_NBYTES)[:HEADER_NBYTES], f"{file.name}:{folder}/header.wkw", is_data_file=False)
+            path = f"{file}/{folder}/header.wkw"
+            header = parse_header(_read(path, _HEADER_FILE_NBYTES)[:HEADER_NBYTES], path, is_data_file=False)
             if header.file_len != 1:
-                raise UnsupportedError(f"{file.name}:{folder}: files of {header.file_len}^3 blocks do not show which blocks were annotated, expected 1")
-            mags.append(AnnotationMag(file, folder, mag, header, file.state))
+                raise UnsupportedError(f"{file}/{folder}: files of {header.file_len}^3 blocks do not show which blocks were annotated, expected 1")
+            mags.append(AnnotationMag(file, folder, mag, header, state))
     return mags, note
 
 
-def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None) -> tuple[ArchiveFile, str]:
-    """Find the archive that contains the mags, and return it with a note on other volume layers."""
-    opened = file.open()
-    names = list(opened.names())
+def state_of(file: str) -> tuple[int, int]:
+    """Return the size [bytes] (0 for a folder) and modification time [ns] of an annotation."""
+    try:
+        status = files.stat(file)
+    except FileNotFoundError:
+        raise MissingError(f"{file}: no such file") from None
+    return (status.st_size if is_zipped(file) else 0), status.st_mtime_ns
+
+
+def _read(path: str, max_nbytes: int) -> bytes:
+    try:
+        return files.read_whole(path, max_nbytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError(f"{path}: not found") from None
+
+
+def _names(file: str) -> Iterator[str]:
+    """Yield the paths of all files in an annotation, relative to it."""
+    for folder, _, names in files.walk(file):
+        yield from (f"{folder}/{name}"[len(file) + 1 :] for name in names)
+
+
+def _data_file(file: str, fallback: str | None, volume_layer: str | None) -> tuple[str, str]:
+    """Find the zip or folder that contains the mags, and return it with a note on other volume layers."""
+    state_of(file)  # raises the error for a missing file
+    names = list(_names(file))
     if any(_BLOCK.fullmatch(name) for name in names):
         if volume_layer is not None:
-            raise ValueError(f"{file.name}: is a single volume layer without a name; leave volume_layer= out")
+            raise ValueError(f"{file}: is a single volume layer without a name; leave volume_layer= out")
         return file, ""
     # An export with several volume layers: the one drawn on the target layer is used unless the user names another.
     inner = sorted(name for name in names if _DATA_ZIP.fullmatch(name))
     note = ""
     if len(inner) > 1 or (inner and volume_layer is not None):
-        layers = _volume_layers(opened, names, inner, file)
+        layers = _volume_layers(names, inner, file)
         chosen = _choose_layer(layers, fallback, volume_layer, file)
         inner = [chosen.member]
         others = "; ".join(str(layer) for layer in layers if layer is not chosen)
-        note = f"{file.path}: used volume layer {chosen}; left out {others}" if others else ""
+        note = f"{file}: used volume layer {chosen}; left out {others}" if others else ""
     if not inner:
         what = "the volume data are Zarr, only WKW can be read" if any(name.endswith((".zarray", "zarr.json")) for name in names) else "no volume annotation"
-        raise (UnsupportedError if "Zarr" in what else MissingError)(f"{file.name}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)")
-    data = ArchiveFile(f"{file.path}/{inner[0]}") if files.isdir(file.path) else ArchiveFile(file.path, inner[0])
-    if not any(_BLOCK.fullmatch(name) for name in data.open().names()) and any(True for _ in data.open().names()):
-        raise UnsupportedError(f"{data.name}: expected WKW data such as 1/z0/y0/x0.wkw, found other files; export the annotation as WKW")
+        raise (UnsupportedError if "Zarr" in what else MissingError)(f"{file}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)")
+    data = local_path(f"{file}/{inner[0]}")
+    stored = list(_names(data))
+    if stored and not any(map(_BLOCK.fullmatch, stored)):
+        raise UnsupportedError(f"{data}: expected WKW data such as 1/z0/y0/x0.wkw, found other files; export the annotation as WKW")
     return data, note
 
 
-def _choose_layer(layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: ArchiveFile) -> VolumeLayer:
+def _choose_layer(layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: str) -> VolumeLayer:
     """Choose one of several volume layers."""
     if volume_layer is None:
         matching = [layer for layer in layers if layer.fallback == fallback]
@@ -176,50 +198,55 @@ def _choose_layer(layers: list[VolumeLayer], fallback: str | None, volume_layer:
         return matching[0]
     listed = "; ".join(map(str, layers))
     if volume_layer is None:
-        raise ValueError(f"{file.path}: several volume annotations, {len(matching)} of them drawn on layer {fallback}; name one with volume_layer=: {listed}")
+        raise ValueError(f"{file}: several volume annotations, {len(matching)} of them drawn on layer {fallback}; name one with volume_layer=: {listed}")
     if not matching:
-        raise MissingError(f"{file.path}: no volume layer {volume_layer!r}; there are {listed}")
-    raise ValueError(f"{file.path}: {len(matching)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}")
+        raise MissingError(f"{file}: no volume layer {volume_layer!r}; there are {listed}")
+    raise ValueError(f"{file}: {len(matching)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}")
 
 
-def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], file: ArchiveFile) -> list[VolumeLayer]:
+def _volume_layers(names: list[str], inner: list[str], file: str) -> list[VolumeLayer]:
     """List the volume layers, with name and fallback layer from the NML."""
     described = {}
     for name in names:
         if name.endswith(".nml"):
-            with reading(f"{file.name}:{name}", "NML"):
-                root = ElementTree.fromstring(opened.read(name, _NML_NBYTES))
+            with reading(f"{file}/{name}", "NML"):
+                root = ElementTree.fromstring(_read(f"{file}/{name}", _NML_NBYTES))
             described.update({volume.get("location"): volume for volume in root.iter("volume")})
     volumes = [(member, described.get(basename(member))) for member in inner]
     return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in volumes]
 
 
-def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _StoredMag]:
-    """List the mags and their blocks; the list of a zip file is cached with the open file."""
-    if isinstance(opened, Folder):
-        return _list_mags(file, opened.names())
-    if opened.index is None:
-        opened.index = _list_mags(file, opened.names())
-    index: dict[str, _StoredMag] = opened.index
-    return index
+def _contents(file: str) -> dict[str, _StoredMag]:
+    """List the mags and their blocks; the list of a zip is cached."""
+    if not is_zipped(file):
+        return _list_mags(file)
+    key = file, state_of(file)
+    listed = _listed.get(key)
+    if listed is None:
+        listed = _list_mags(file)
+        _listed.put(key, listed)
+    return listed
 
 
-def _list_mags(file: ArchiveFile, names: Iterator[str]) -> dict[str, _StoredMag]:
+_listed: LruCache[dict[str, _StoredMag]] = LruCache(16)
+
+
+def _list_mags(file: str) -> dict[str, _StoredMag]:
     stored: dict[str, list[tuple[int, int, int]]] = {}
     mags: dict[str, Mag] = {}
-    for name in names:
+    for name in _names(file):
         match = _BLOCK.fullmatch(name)
         if match is None:
             continue
         folder = name[: match.end("mag")]
         if folder not in mags:
-            with reading(f"{file.name}:{name}", "annotation"):
+            with reading(f"{file}/{name}", "annotation"):
                 mags[folder] = Mag.parse(match["mag"])
         blocks = stored.setdefault(folder, [])
         if match["x"] is not None:
             blocks.append((int(match["z"]), int(match["y"]), int(match["x"])))
     if len(set(mags.values())) != len(mags):
-        raise FormatError(f"{file.name}: contains a mag twice: {', '.join(sorted(mags))}")
+        raise FormatError(f"{file}: contains a mag twice: {', '.join(sorted(mags))}")
     return {folder: (mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1]) for folder, blocks in stored.items()}
 
 
@@ -227,7 +254,7 @@ def find_mag(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
     """Return one mag of an annotation, or None if the annotation has no blocks at all."""
     matching = next((mag for mag in mags if mag.mag == wanted), None)
     if matching is None and mags:
-        raise MissingError(f"{mags[0].file.name}: no blocks of mag {wanted}; there are blocks of {', '.join(str(mag.mag) for mag in mags)}")
+        raise MissingError(f"{mags[0].file}: no blocks of mag {wanted}; there are blocks of {', '.join(str(mag.mag) for mag in mags)}")
     return matching
 
 
@@ -357,7 +384,7 @@ class MergedVolume:
     def _annotated_states(self, box: BoundingBox) -> Iterator[States]:
         for annotation in self.annotations:
             shards = np.unique(annotation.blocks_in(box) * annotation.header.block_len // self.shard_shape[0], axis=0).reshape(-1, 3)
-            yield np.concatenate([shards, np.tile(np.array(annotation.file.state, np.int64), (len(shards), 1))], axis=1)
+            yield np.concatenate([shards, np.tile(np.array(annotation.state, np.int64), (len(shards), 1))], axis=1)
 
 
 def _block_box(annotation: AnnotationMag, index: Vec3) -> BoundingBox:

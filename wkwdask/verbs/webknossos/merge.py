@@ -202,7 +202,7 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
         moved.append(replace(annotation, largest_layer_id=known, id_offset=shift))
         new = max(0, scan.largest - known)
         if new and shift:
-            notes.append(f"{annotation.file.name}: ids {known + 1} to {known + new} became {known + shift + 1} to {known + shift + new}")
+            notes.append(f"{annotation.file}: ids {known + 1} to {known + new} became {known + shift + 1} to {known + shift + new}")
         shift += new
     return tuple(moved), known + shift, notes
 
@@ -228,4 +228,4 @@ def _edit(move: LevelCopy, target: MagTarget, edit: LayerEdit | None, merge: Mer
 
 def _token(annotations: Sequence[AnnotationMag]) -> str:
     """Return a token that changes when the annotations do."""
-    return token_of([(mag.file.state, mag.folder, mag.header, mag.largest_layer_id, mag.id_offset) for mag in annotations])
+    return token_of([(mag.state, mag.folder, mag.header, mag.largest_layer_id, mag.id_offset) for mag in annotations])

@@ -1,0 +1,78 @@
+"""OME-NGFF images in one file (RFC-9 of OME-NGFF, "Zipped OME-Zarr"): a zip of the files of a group, with the suffix ``.ozx``."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.zarr.documents import FILE_NAME
+from wkwdask.formats.zarr.ngff_edit import read_attributes
+from wkwdask.formats.zarr.target import PREFIX
+from wkwdask.store import files
+from wkwdask.store.paths import ZIP, basename, dirname, is_zipped, local_path
+from wkwdask.store.zip_writer import write_zip
+
+SUFFIX = ".ozx"
+
+
+def names_single_file(url: object) -> bool:
+    """Return whether a target names a zip, or a path in one.
+
+    Examples
+    --------
+    >>> names_single_file("em.ozx"), names_single_file("zarr://em.ozx"), names_single_file("em.ome.zarr")
+    (True, True, False)
+    """
+    return isinstance(url, (str, os.PathLike)) and is_zipped(os.fspath(url).rstrip("/"))
+
+
+def single_file_path(url: str | os.PathLike[str]) -> str:
+    """Return the path of a new zip; raises UnsupportedError for another kind of target in or as a zip."""
+    text = os.fspath(url).removeprefix(PREFIX)
+    if ZIP in text or not text.lower().endswith(SUFFIX):
+        raise UnsupportedError(f"{text}: a new zip needs a name that ends with {SUFFIX}; a zip that exists is not changed")
+    return local_path(text).removesuffix(ZIP)
+
+
+def staging_folder(path: str) -> str:
+    """Return the folder in which the image is built before it is zipped; a dot hides it."""
+    name = basename(path)
+    return f"{dirname(path)}/.wkwdask-{name.replace('.', '-')}/{name[: -len(SUFFIX)]}.ome.zarr"
+
+
+def check_single_file(path: str, existing: str) -> None:
+    """Raise ExistsError if a zip exists that must not be replaced."""
+    if files.isdir(path):
+        raise ExistsError(f"{path}: is a folder, expected nothing or a file")
+    if existing != "overwrite" and files.lexists(path):
+        raise ExistsError(f'{path}: already exists; existing="overwrite" replaces it whole')
+    if not files.isdir(dirname(path)):
+        raise MissingError(f"{dirname(path)}: no such folder")
+
+
+def is_group(folder: str) -> bool:
+    """Return whether a folder is a Zarr v3 group with OME-NGFF metadata, which can become a single file."""
+    stored = read_attributes(folder)
+    return stored is not None and stored[0] == 3 and isinstance(stored[1].get("ome"), dict)
+
+
+def publish_single_file(folder: str, path: str) -> tuple[int, int]:
+    """Zip a group, and return the number of files and the size of the zip."""
+    stored = read_attributes(folder)
+    if stored is None or stored[0] != 3:
+        raise UnsupportedError(f"{folder}: OME-NGFF in one file is Zarr v3, found {'no group' if stored is None else 'Zarr v2'}; write version 0.5 or later")
+    version = stored[1].get("ome", {}).get("version")
+    names = _ordered_names(folder)
+    # RFC-9, "OME-Zarr Zip Comment Structure"
+    comment = {"ome": {"version": str(version), "zipFile": {"centralDirectory": {"jsonFirst": True}}}}
+    return len(names), write_zip(path, folder, names, json.dumps(comment).encode())
+
+
+def _ordered_names(folder: str) -> list[str]:
+    """List the files of a group: its ``zarr.json``, those of its members breadth-first, then all others. Records of jobs are left out."""
+    names = []
+    for path, folders, found in files.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        names += [f"{path}/{name}"[len(folder) + 1 :] for name in found if not name.startswith(".")]
+    return sorted(names, key=lambda name: (basename(name) != FILE_NAME, name.count("/") if basename(name) == FILE_NAME else 0, name))
