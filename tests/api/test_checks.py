@@ -150,8 +150,9 @@ def test_the_matrix_covers_the_kinds():
         "header.unreadable", "header.lengths", "file.block_nbytes", "file.lz4_level", "file.bad_voxel_type", "mag.remote", "mag.empty", "layer.format",
         "job.running", "job.refused", "job.unpublished", "quarantine", "pyramid.unknown", "folder.unreadable", "file.size_changed",
     }  # fmt: skip
-    precomputed = {kind for kind in KINDS_OF_FAULTS if kind.startswith(("info.", "level.", "chunk.", "shard.", "minishard."))}  # see test_precomputed_verify.py
-    covered = precomputed | {kind for case in CASES for kind in KINDS_OF_FAULTS for pattern in case.says if matches(kind, pattern)}
+    # see test_precomputed_verify.py and support/damaged_arrays.py
+    of_arrays = {kind for kind in KINDS_OF_FAULTS if kind.startswith(("info.", "level.", "image.", "document.", "chunk.", "shard.", "minishard."))}
+    covered = of_arrays | {kind for case in CASES for kind in KINDS_OF_FAULTS for pattern in case.says if matches(kind, pattern)}
     assert set(KINDS_OF_FAULTS) - covered <= elsewhere
     assert len(CASES) >= 80
 

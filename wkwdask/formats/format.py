@@ -8,9 +8,10 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from wkwdask.errors import UnsupportedError
-from wkwdask.formats.inspection import inspect_arrays
+from wkwdask.errors import FormatError, UnsupportedError
+from wkwdask.formats.inspection import Scope, inspect_arrays
 from wkwdask.formats.repair import DocumentRepair
+from wkwdask.model.faults import Fault
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import InPlaceWrite, in_place_target
@@ -21,9 +22,8 @@ from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from wkwdask.formats.inspection import Scope
     from wkwdask.formats.repair import RepairOptions
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.faults import Findings
@@ -291,10 +291,19 @@ class ArrayFormat:
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
         """Return the scope of verify, without reading a chunk; with ``pyramid``, coarser levels are compared with finer ones."""
         del pyramid
-        resolved = self.find(url)
+        location = self.url_name.location(url)
+        try:
+            resolved = self.find(url)
+        except FormatError as error:
+            return Scope(location, (), [Fault("level.broken", location, str(error).removeprefix(f"{location}: "))])
         if layers is not None:
             resolved = replace(resolved, layers=tuple(map(resolved.choose_listed, layers)))
-        return inspect_arrays(resolved, mags, self.default_method, (*self.image_files, *self.documents), self.record_of)
+        return inspect_arrays(location, resolved, mags, self.default_method, (*self.image_files, *self.documents), self.record_of, self.document_faults)
+
+    def document_faults(self, folder: str) -> Iterable[Fault]:
+        """Return the faults of the documents in the folder of an image or group that do not keep its levels from being opened."""
+        del folder
+        return ()
 
     def document_repair(self, scope: Scope, findings: Mapping[str, Findings], options: RepairOptions) -> DocumentRepair:
         """Return the repair of the documents of a scope; ``findings`` are those of the files, by the keys of their levels."""

@@ -6,31 +6,29 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.array_check import ArrayCheck
+from wkwdask.formats.array_repair import ArrayRepair
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
-from wkwdask.model.codec import max_file_nbytes
-from wkwdask.model.faults import Fault, FaultList, Findings
-from wkwdask.model.layout import Shards, SingleFiles, box_cells
+from wkwdask.model.faults import Fault, FaultList
+from wkwdask.model.layout import RewritableShards, SingleFiles
+from wkwdask.model.naming import GridNaming
+from wkwdask.model.stored_array import BoxCodec
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import basename, dirname
 from wkwdask.store.records import FILE_RECORD_NAME, read_file_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.faults import Findings
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.naming import ListedFile
-    from wkwdask.model.store import StoredFile
     from wkwdask.model.stored_array import StoredArray
 
 _GROUP_NBYTES = 256 << 20  # bytes of voxels of the files of one task: less than a second of work
@@ -86,6 +84,11 @@ class LevelScope(Protocol):
     @property
     def can_be_read(self) -> bool:
         """Whether the level has files, and their layout is known."""
+
+    @property
+    def can_be_written(self) -> bool:
+        """Whether its files can be computed again and written."""
+        return True
 
     def volume(self) -> Any:
         """Open the level in absolute voxels, even if its files are broken."""
@@ -165,91 +168,6 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class ArrayCheck:
-    """Check of the files of a stored array; small to pickle."""
-
-    array: StoredArray
-    """Array in absolute voxels."""
-    decode: bool
-    """Whether chunks are decoded."""
-    find_largest: bool = False
-    """Whether the largest value is determined."""
-
-    @property
-    def folder(self) -> str:
-        return self.array.folder
-
-    def check_files(self, files: Sequence[Vec4]) -> Findings:
-        return sum((self._check_file(file) for file in files), Findings())
-
-    def _check_file(self, file: Vec4) -> Findings:
-        array = self.array
-        assert array.naming is not None
-        name = array.naming.key(file)
-        path = array.store.path_of(name)
-        faults, blocks, largest, nbytes = FaultList(), 0, None, 0
-        try:
-            opened = array.store.open(name)
-            if opened is None:
-                return Findings()
-            with opened:
-                nbytes = opened.nbytes or 0
-                for cell, data, offset in self._chunks(file, opened, faults):
-                    chunk_largest = self._decode(cell, data, path, offset, faults)
-                    if chunk_largest is not None:
-                        blocks += 1
-                        largest = chunk_largest if largest is None else max(largest, chunk_largest)
-        except MissingError as error:
-            faults.add(Fault("file.dangling", path, str(error).removeprefix(f"{path}: ")))
-        except FormatError as error:
-            faults.add(Fault("shard.index", path, str(error).removeprefix(f"{path}: ")))
-        except OSError as error:
-            faults.add(Fault("file.unreadable", path, error.strerror or str(error)))
-        return Findings(faults.to_tuple(), 1, nbytes, blocks, largest if self.find_largest else None)
-
-    def _chunks(self, file: Vec4, opened: StoredFile, faults: FaultList) -> Iterator[tuple[Vec4, bytes, int]]:
-        """Yield cell, bytes and offset of the chunks of a file; without ``decode``, read nothing but its tables."""
-        array, grid = self.array, self.array.grid
-        if isinstance(array.layout, SingleFiles):
-            if not opened.nbytes:
-                faults.add(Fault("chunk.empty", opened.name, "0 bytes", "an encoded chunk", voxel=self._voxel(file)))
-            elif self.decode:
-                max_nbytes = max_file_nbytes(array.codec, grid.chunk)
-                if opened.nbytes > max_nbytes:
-                    faults.add(Fault("chunk.undecodable", opened.name, f"{opened.nbytes} bytes", f"at most {max_nbytes}", voxel=self._voxel(file)))
-                    return
-                (data,) = opened.read([(0, opened.nbytes)]) or [b""]
-                yield file, data, 0
-            return
-        assert grid.file is not None
-        low = [n * edge // chunk for n, edge, chunk in zip(file, grid.file, grid.chunk, strict=True)]
-        counts = [edge // chunk for edge, chunk in zip(grid.file, grid.chunk, strict=True)]
-        c, x, y, z = (range(a, min(a + n, end)) for a, n, end in zip(low, counts, grid.counts, strict=True))
-        if self.decode:
-            yield from ((chunk.cell, chunk.data, chunk.offset) for chunk in array.layout.chunks(array, (c, x, y, z)))
-        elif isinstance(array.layout, Shards):
-            array.layout.locate(opened, box_cells((c, x, y, z)))
-
-    def _decode(self, cell: Vec4, data: bytes, path: str, offset: int, faults: FaultList) -> int | None:
-        """Decode a chunk and return its largest value, None if it cannot be decoded."""
-        shape = self.array.grid.shape_at(cell)
-        try:
-            voxels: npt.NDArray[Any] = np.zeros(shape, self.array.dtype, order="F")
-            self.array.codec.decode_into(data, shape, voxels, (0, 0, 0, 0), path, offset)
-        except (FormatError, UnsupportedError) as error:
-            text = str(error).removeprefix(f"{path}: ").removeprefix(f"byte {offset}: ")
-            faults.add(Fault("chunk.undecodable", path, text, voxel=self._voxel(cell), offset=offset if self.array.layout.is_sharded else None))
-            return None
-        return int(voxels.max()) if self.find_largest and voxels.size else 0
-
-    def _voxel(self, cell: Vec4) -> Vec3:
-        """Return the lowest absolute voxel of a chunk."""
-        grid = self.array.grid
-        x, y, z = (n * edge + o for n, edge, o in zip(cell[1:], grid.chunk[1:], grid.origin, strict=True))
-        return x, y, z
-
-
-@dataclass(frozen=True)
 class ArrayScope(LevelScope):
     """Level that is a stored array."""
 
@@ -285,7 +203,7 @@ class ArrayScope(LevelScope):
     def files(self) -> Sequence[Any]:
         return sorted(listed.file for listed in self._listed())
 
-    def check(self, *, decode: bool) -> FileCheck:
+    def check(self, *, decode: bool) -> ArrayCheck:
         return ArrayCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
     def files_per_task(self) -> int:
@@ -296,6 +214,15 @@ class ArrayScope(LevelScope):
     def can_be_read(self) -> bool:
         """Whether the array has files, each with a box of chunks."""
         return self.array.grid.file is not None and self.array.has_shards()
+
+    @property
+    def can_be_written(self) -> bool:
+        """Whether its codec can encode, each chunk has all channels, and an absent chunk reads as zeros."""
+        try:
+            self.array.codec.check_packages(self.folder)
+        except (ModuleNotFoundError, UnsupportedError):
+            return False
+        return not isinstance(self.array.layout, BoxCodec) and not self.array.fill and self.array.grid.counts[0] == 1
 
     def volume(self) -> StoredArray:
         return self.array
@@ -323,6 +250,11 @@ class ArrayScope(LevelScope):
     def files_of(self, shard: Vec3) -> list[Any]:
         paths = set(self.paths_of(shard))
         return [listed.file for listed in self._listed() if listed.entry.path in paths]
+
+    def repairer(self) -> LevelRepair | None:
+        layout = self.array.layout
+        is_rewritable = isinstance(layout, (SingleFiles, RewritableShards)) and not isinstance(layout, BoxCodec) and isinstance(self.array.naming, GridNaming)
+        return ArrayRepair(self.check(decode=True)) if is_rewritable else None
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
         return is_document_good and self.array.is_current()
@@ -358,30 +290,65 @@ class ArrayScope(LevelScope):
                 yield Fault("file.lost", self._relative_array().shard_path(shard), "no such file", "files as they were written")
         except (CorruptError, OSError) as error:
             yield Fault("record.broken", f"{self.folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "))
+        strays = []
         for folder, _, names in files.walk(self.folder):
+            if self._numbers_in(folder) is not None:
+                yield Fault("file.no_file", folder, "a folder", "a file")
             for name in sorted(names):
                 path = f"{folder}/{name}"
                 leftover = temporary_fault(path)
                 if leftover is not None:
                     yield leftover
                 elif path not in listed and path != self.document and not name.startswith(".") and not (folder == self.folder and name in known_names):
-                    yield Fault("name.stray", path, "a file")
+                    strays.append(path)
+        yield from self._stray_faults(strays, has_chunks=bool(listed))
+
+    def _numbers_in(self, path: str) -> tuple[int, ...] | None:
+        """Return the numbers in the name of a chunk or shard, inside or outside of the grid; None for another name."""
+        naming = self.array.naming
+        return naming.parse(path[len(self.folder) + 1 :]) if isinstance(naming, GridNaming) else None
+
+    def _stray_faults(self, paths: Sequence[str], *, has_chunks: bool) -> Iterator[Fault]:
+        """Yield the faults of files that no reader of the array requests."""
+        naming, others, misnamed = self.array.naming, FaultList(), []
+        for path in paths:
+            if self._numbers_in(path) is not None:
+                others.add(Fault("chunk.outside", path, basename(path), f"files of a grid of {self.array.grid.file_counts[1:]}"))
+            elif isinstance(naming, GridNaming) and any(other.parse(path[len(self.folder) + 1 :]) is not None for other in _other_namings(naming)):
+                misnamed.append(path)
+            else:
+                others.add(Fault("name.stray", path, "a file"))
+        if misnamed and naming is not None:
+            found, expected = misnamed[0][len(self.folder) + 1 :], f"names such as {naming.key((0, 0, 0, 0))}, as {basename(self.document)} states"
+            if has_chunks:
+                others.add(*(Fault("name.unread", path, basename(path), expected) for path in misnamed))
+            else:
+                yield Fault("level.names", self.document, f"{len(misnamed)} files with names such as {found}", expected)
+        yield from others.to_tuple()
 
 
 def inspect_arrays(
+    location: str,
     resolved: ResolvedUrl,
     mags: Sequence[Mag] | None,
     method_of: Callable[[str], str],
     known_names: Sequence[str],
     document_of: Callable[[str], str | None],
+    document_faults: Callable[[str], Iterable[Fault]],
 ) -> Scope:
     """Return the scope of images whose levels are stored arrays.
 
     ``method_of`` returns the downsampling method of a category, ``document_of`` the document of a level's folder; files with ``known_names`` are no faults.
+    ``document_faults`` returns the faults of the documents in the folder of an image or group.
     """
     faults: list[Fault] = []
     layers, folders = [], []
+    is_whole = mags is None and not any(image.key for image in resolved.layers)
+    for folder in _groups_above([image.folder for image in resolved.layers], location) if is_whole else ():
+        faults += [*document_faults(folder), *leftovers_in(folder)]
     for image in resolved.layers:
+        if is_whole:
+            faults += document_faults(image.folder)
         selected_mags = {level.mag for level in image.selected}
         for mag in mags or ():
             if mag not in selected_mags:
@@ -392,6 +359,7 @@ def inspect_arrays(
         scopes = [scope for scope in opened if scope is not None]
         for scope in scopes:
             faults += scope.faults(known_names)
+        faults += _contradictions(scopes)
         is_alone = any(scope.folder == image.folder for scope in scopes)
         layers.append(LayerScope(image.name, dirname(image.folder) if is_alone else image.folder, tuple(scopes)))
         if image.key is None and mags is None and files.isdir(image.folder):
@@ -403,12 +371,42 @@ def inspect_arrays(
 def _array_scope(image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]) -> ArrayScope | None:
     try:
         volume = level.open()
-    except (FormatError, UnsupportedError) as error:
-        faults.append(Fault("level.broken", level.folder, str(error).removeprefix(f"{level.folder}: ")))
+    except (FormatError, MissingError, UnsupportedError) as error:
+        kind = "level.missing" if isinstance(error, MissingError) else "level.broken"
+        faults.append(Fault(kind, level.folder, str(error).removeprefix(f"{level.folder}: ")))
         return None
     if not volume.can_list:
+        if volume.store.is_local:
+            raise UnsupportedError(f"{level.folder}: only zarr-python knows the names of its files, so it cannot be verified")
         raise UnsupportedError(f"{level.folder}: files of a remote level cannot be listed, so it cannot be verified; verify a local copy")
     return ArrayScope(image.name, level, by_written_units(volume), method, document or level.folder)
+
+
+def _groups_above(folders: Sequence[str], location: str) -> list[str]:
+    """Return the groups in which images lie, from the named location on."""
+    above = set()
+    for folder in folders:
+        while folder.startswith(f"{location}/"):
+            folder = dirname(folder)
+            above.add(folder)
+    return sorted(above.difference(folders))
+
+
+def _contradictions(scopes: Sequence[ArrayScope]) -> Iterator[Fault]:
+    """Yield the differences of levels from the finest one that an image does not allow."""
+    for scope in scopes[1:]:
+        first, array = scopes[0].array, scope.array
+        if array.dtype != first.dtype:
+            yield Fault("level.dtype", scope.document, array.dtype.name, f"{first.dtype.name}, as in {scopes[0].folder}")
+        if array.num_channels != first.num_channels:
+            yield Fault("level.axes", scope.document, f"{array.num_channels} channels", f"{first.num_channels}, as in {scopes[0].folder}")
+
+
+def _other_namings(naming: GridNaming) -> Iterator[GridNaming]:
+    """Yield the other naming schemes of software of the same format."""
+    if not naming.is_lettered:
+        for separator in "/.":
+            yield from (replace(naming, prefix=prefix, separator=separator) for prefix in ("", f"c{separator}"))
 
 
 def by_written_units(array: StoredArray) -> StoredArray:

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUARANTINE_NAME = ".wkwdask-quarantine"
-_OTHER_TEMPORARY = re.compile(r".*\.wkw(_tmp|\.tmp)")  # of the reference library and of webknossos-wrap's Scala code
+# Temporary names of other software. n5-java and z5 have none: they lock or write the file itself, and a killed process leaves it empty or cut off.
+_OTHER_TEMPORARY = re.compile(
+    r".*\.wkw(_tmp|\.tmp)"  # the reference library and webknossos-wrap's Scala code
+    r"|.*\.[0-9a-f]{32}\.partial"  # zarr-python 2 and 3: NAME.UUID.partial
+    r"|.*\.__lock"  # tensorstore, file driver: NAME.__lock is written, then renamed
+    r"|((zarr|attributes)\.json|\.z(array|attrs|group|metadata)|[c\d.]*\d)\.tmp"  # zarrs, atomic writes: NAME.tmp
+)
 _STAGED_FOLDER = re.compile(r"\.rechunk-[0-9a-f-]{36}")  # where webknossos builds a mag before it replaces another
 
 

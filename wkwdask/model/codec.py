@@ -45,6 +45,9 @@ class ChunkCodec(ABC):
     decodes_chunks = False
     """Whether decoding chunk by chunk (while a chunk is in the CPU cache) is faster than decoding into a larger box."""
 
+    is_delimited = False
+    """Whether stored bytes that begin or end in the middle of a chunk do not decode."""
+
     @property
     def name(self) -> str:
         """Name of the compression, if it has one."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.codec import max_file_nbytes
+from wkwdask.model.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +58,19 @@ class StoredChunk(NamedTuple):
     """Path of the file."""
     offset: int
     """Offset in the file [bytes]."""
+
+
+class InspectedShard(NamedTuple):
+    """Places of the chunks of a shard whose tables may be damaged."""
+
+    places: npt.NDArray[np.int64]
+    """First byte, end, and row in the cells that were looked up of each chunk with a valid place, shape (m, 3)."""
+    is_stored: npt.NDArray[np.bool_]
+    """Which of the cells are not absent; all of them if the tables cannot be read."""
+    faults: Sequence[tuple[Fault, int]] = ()
+    """Faults of the tables, each with the row of its chunk, -1 if it has none."""
+    is_intact: bool | None = None
+    """Whether the checksum of the tables is right, None without one; if it is wrong, places may be those of other chunks."""
 
 
 class ShardFile(Protocol):
@@ -181,6 +195,15 @@ class Shards(ShardLayout):
     @abstractmethod
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]: ...
 
+    def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
+        """Look up chunks like :meth:`locate`, but return faults of the tables instead of raising them."""
+        try:
+            places = self.locate(file, cells)
+            return InspectedShard(places, np.isin(np.arange(len(cells)), places[:, 2]))
+        except FormatError as error:
+            fault = Fault("shard.index", file.name, str(error).removeprefix(f"{file.name}: "))
+            return InspectedShard(np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)])
+
     def has_same_encoding(self, file: StoredFile) -> bool:
         """Return whether the chunks of an existing file are encoded like those of new files."""
         del file
@@ -222,6 +245,16 @@ class Shards(ShardLayout):
                 for row, data, offset in read_located(file, self.locate(file, cells[members]), store):
                     c, x, y, z = cells[members[row]].tolist()
                     yield StoredChunk((c, x, y, z), data, file.name, offset)
+
+
+class RewritableShards(Shards):
+    """Layout whose shards can be written from any chunks in any order."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def format_tables(self, cells: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
+        """Format the tables of a shard with some chunks; they belong at its start if ``head_nbytes`` is not 0, else at its end."""
 
 
 def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) -> Iterator[tuple[int, bytes, int]]:

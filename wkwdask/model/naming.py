@@ -139,6 +139,23 @@ class GridNaming(KeyNaming):
             numbers = [letter + number for letter, number in zip(self.axes, numbers, strict=True)]
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
+    def parse(self, key: str) -> tuple[int, ...] | None:
+        """Return the numbers in a name, in the order of the axes; None if the name has another form.
+
+        Examples
+        --------
+        >>> GridNaming("zyx", "c/").parse("c/3/0/12"), GridNaming("zyx", "c/").parse("3.0.12")
+        ((3, 0, 12), None)
+        """
+        if not key.startswith(self.prefix):
+            return None
+        parts = key[len(self.prefix) :].removesuffix(self.suffix).split(self.separator)
+        letters = self.axes if self.is_lettered else [""] * len(self.axes)
+        if len(parts) != len(self.axes) or key != f"{self.prefix}{self.separator.join(parts)}{self.suffix}":
+            return None
+        numbers = [_number(part, letter, "") for part, letter in zip(parts, letters, strict=True)]
+        return None if None in numbers else tuple(n for n in numbers if n is not None)
+
     def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # an axis without a number has find() == -1: the 0 appended below
         for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], folder_filter):

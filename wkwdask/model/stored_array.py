@@ -22,7 +22,7 @@ from wkwdask.geometry.vectors import plus, times
 from wkwdask.model.codec import clip
 from wkwdask.model.naming import FileVariant
 from wkwdask.model.states import summed_states
-from wkwdask.model.volume import RandomAccessVolume
+from wkwdask.model.volume import RandomAccessVolume, relative_to
 from wkwdask.plans.cells import SparseCells, cell_map
 
 if TYPE_CHECKING:
@@ -409,6 +409,11 @@ class StoredArray(RandomAccessVolume):
         if not self.can_list:
             return self.shard_states(self.box)
         return self._states(self._listed_file_states(self._files_of_units(self._units_in(self.box))))
+
+    def files_of_shard(self, shard: Vec3) -> list[Vec4]:
+        """List the stored files of a shard, given by its index counted from the array's first voxel."""
+        files = relative_to(self, self.grid.origin)._files_of_units([range(n, n + 1) for n in shard])
+        return [file for file, _ in self._file_states(files)]
 
     def _units_in(self, box: BoundingBox) -> tuple[range, range, range]:
         """Return the groups of files that a box touches, counted from the array's first voxel."""

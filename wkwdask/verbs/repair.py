@@ -22,6 +22,7 @@ from wkwdask.formats.repair import (
     Action,
     DocumentRepair,
     LevelRepair,
+    Probe,
     RepairOptions,
     Unrepaired,
     summarize_faults,
@@ -80,12 +81,21 @@ class BrokenFile:
     faults: list[Fault]
     repairer: LevelRepair | None
     """None if files of its format cannot be rewritten chunk by chunk."""
-    num_sound: int
-    """Number of chunks that decode."""
+    probe: Probe
+    """Its intact chunks."""
 
     @property
     def path(self) -> str:
         return self.faults[0].path
+
+    @property
+    def place(self) -> tuple[str, Vec3]:
+        """Folder of its level, and its shard."""
+        return self.plan.scope.folder, self.shard
+
+    @property
+    def num_sound(self) -> int:
+        return self.probe.num_intact
 
     def has(self, kind: str) -> bool:
         return any(fault.kind == kind for fault in self.faults)
@@ -141,8 +151,8 @@ class Repair:
         self._by_path: dict[str, list[Fault]] = defaultdict(list)
         for fault in self._faults:
             self._by_path[fault.path].append(fault)
-        self._probed: dict[str, tuple[Any, int]] = {}
-        self._compared: dict[str, bool] = {}  # whether the intact blocks of a broken file equal those computed from the finer mag
+        self._probed: dict[str, Probe] = {}
+        self._compared: dict[tuple[str, Vec3], bool] = {}  # whether the intact blocks of a broken shard equal those computed from the finer mag
         self._saved: set[str] = set()  # files that are intact after the repair
         self._salvaged: set[str] = set()  # files that are readable after the repair, with zeros for lost blocks
         self.actions: list[Action] = []
@@ -177,7 +187,7 @@ class Repair:
             self._probed[spec.path] = result.value
         elif isinstance(spec, RecomputeSpec):
             if result.value.compared:
-                self._compared[spec.coarser.shard_path(spec.shard)] = not result.value.different
+                self._compared[spec.coarser.name, spec.shard] = not result.value.different
         elif isinstance(spec, CopyCheckSpec):
             self.leftovers.record_probe(spec, is_contained=result.value)
 
@@ -210,9 +220,9 @@ class Repair:
             handled |= part.plan(self._faults)
             self.actions += part.actions
             self.left += part.left
-        known = {id(left.fault) for left in self.left}
+        known, broken = {id(left.fault) for left in self.left}, {left.fault.path for left in self.left}
         for fault in self._faults:
-            if fault.path not in handled and id(fault) not in known:
+            if id(fault) not in known and (fault.path not in handled or fault.path in broken):
                 self.left.append(Unrepaired(fault, _ADVICE.get(fault.kind, "repair does not touch it")))
 
     def _plan_mag(self, layer: LayerScope, scope: LevelScope, handled: set[str]) -> LevelPlan:
@@ -261,8 +271,8 @@ class Repair:
 
     def _plan_file(self, rebuild: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
         # In order of preference: correct the header, cut surplus bytes, rebuild from the finer mag, and only then accept a loss.
-        header, num_sound = self._probed.get(faults[0].path, (None, 0))
-        file = BrokenFile(plan, shard, faults, plan.scope.repairer(), num_sound)
+        file = BrokenFile(plan, shard, faults, plan.scope.repairer(), self._probed.get(faults[0].path, Probe()))
+        header = file.probe.head
         out_of_reach = next((kind for kind in _OUT_OF_REACH if file.has(kind)), None)
         if plan.scope.check(decode=True) is None or out_of_reach is not None:
             if out_of_reach == "file.dangling" and self._options.quarantine:
@@ -286,7 +296,7 @@ class Repair:
     def _find_rebuild(self, layer: LayerScope, scope: LevelScope) -> Rebuild | None:
         """Return the rebuild of files of a coarser level, None without a finer level or a method."""
         provenance = find_provenance(layer, scope, self._options.method)
-        if provenance is None or not _is_described(provenance.finer, self._by_path):
+        if provenance is None or not scope.can_be_written or not _is_described(provenance.finer, self._by_path):
             return None
         lost = (shard for shard, faults in self._broken_shards(provenance.finer).items() if any(fault.kind == "file.lost" for fault in faults))
         plan = plan_rebuild(scope, provenance, lost)
@@ -299,9 +309,9 @@ class Repair:
         provenance = rebuild.provenance
         if not provenance.is_known:
             return None, "the method that made the mag is unknown: set method="
-        if file.num_sound and not self._differs(file) and not provenance.is_recorded and file.path not in self._compared:
+        if file.num_sound and not self._differs(file) and not provenance.is_recorded and file.place not in self._compared:
             return None, "its sound blocks could not be compared with the finer mag"
-        if not self._compared.get(file.path, True):
+        if not self._compared.get(file.place, True):
             return None, f"its sound blocks differ from the {provenance.method} of the finer mag, which may contain less than the file had"
         return replace(rebuild, basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}"), ""
 
@@ -313,12 +323,12 @@ class Repair:
             return False
         is_recorded, differs = rebuild.provenance.is_recorded, self._differs(file)
         how = f"from mag {rebuild.provenance.finer.name}, {rebuild.basis}"
-        if file.repairer is not None and file.num_sound and not is_recorded and not differs:
+        if file.repairer is not None and (file.num_sound or file.repairer.keeps_files) and not is_recorded and not differs:
             # Its intact blocks equal the computed ones, so only the others are rebuilt. They get the compression of the mag, and all blocks of a file must
             # have the same one.
             if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):
                 return False
-            self._saved.add(file.path)
+            self._saved.update(fault.path for fault in file.faults)
             spec = file.rewrite_spec(salvage=True, rebuild=rebuild.spec(file.shard))
             self._add_rewrite(file, REBUILD, spec, f"{how}; its {file.num_sound} sound blocks stay; the old file is set aside")
             return True
@@ -346,17 +356,17 @@ class Repair:
 
     def _plan_loss(self, rebuild: Rebuild | None, file: BrokenFile, doubt: str) -> None:
         """Plan the salvage or quarantine of a file that cannot be rebuilt, or leave it."""
-        num_sound, total = file.num_sound, 0 if file.repairer is None else file.repairer.num_chunks
+        _, num_sound, total = file.probe
         if file.has("pyramid.differs"):
             self.left += [Unrepaired(fault, doubt or "the method that made the mag is unclear: set method=") for fault in file.faults]
         elif file.has("file.lost"):
             self.left += [Unrepaired(fault, doubt or "restore it from a backup") for fault in file.faults]
         elif self._options.salvage and num_sound and file.repairer is not None:
-            spec, replacement = None, "ZEROS"
+            spec, replacement = None, file.repairer.replacement
             if rebuild is not None and all(map(self._is_readable, rebuild.base.sources(file.shard))):
                 spec, replacement = rebuild.spec(file.shard), f"those computed from the repaired mag {rebuild.provenance.finer.name}"
             how = f"{total - num_sound} of {total} blocks become {replacement}, the other {num_sound} stay; the old file is set aside"
-            self._salvaged.add(file.path)
+            self._salvaged.update(fault.path for fault in file.faults)
             self._add_rewrite(file, SALVAGE, file.rewrite_spec(salvage=True, rebuild=spec), how)
         elif self._options.quarantine:
             self._set_aside(file.plan, file.shard, file.faults)
@@ -424,8 +434,7 @@ def _comparisons(scope: LevelScope, provenance: Provenance, broken: set[str]) ->
     stored = {path for shard in scope.shards() for path in scope.paths_of(shard)}
     check = scope.check(decode=True)
     for spec in recompute_specs(scope, provenance, broken - stored):
-        path = spec.coarser.shard_path(spec.shard)
-        if path in stored & broken and files.isfile(path):
+        if any(map(files.isfile, broken.intersection(scope.paths_of(spec.shard)))):
             yield replace(spec, check=check).task()
 
 

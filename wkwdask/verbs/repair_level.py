@@ -36,7 +36,7 @@ class ProbeSpec:
         return Task(f"probe of {self.path}", f"probe {self.path}", ProbeSpec.run, self)
 
     def run(self) -> Result:
-        """Decode all chunks; the value is the corrected header or None, and the number of intact chunks."""
+        """Decode all chunks; the value is a :class:`wkwdask.formats.repair.Probe`."""
         return Result((), value=self.repairer.probe(self.shard, self.kinds))
 
 

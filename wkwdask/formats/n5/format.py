@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import CorruptError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.n5.attributes import FILE_NAME
+from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.target import N5Edit, N5Removal, n5_target, target_beside
+from wkwdask.model.faults import Fault
+from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from wkwdask.formats.format import Url
     from wkwdask.model.image import Image, ResolvedUrl
@@ -45,6 +47,15 @@ class N5Format(ArrayFormat):
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return target_beside(image)
+
+    def document_faults(self, folder: str) -> Iterator[Fault]:
+        try:
+            listed = level_names(read_record(f"{folder}/{FILE_NAME}") or {})
+        except (CorruptError, OSError):
+            return  # a fault of the image
+        for name in listed:
+            if not files.isfile(f"{folder}/{name}/{FILE_NAME}"):
+                yield Fault("level.missing", f"{folder}/{name}", f"no {FILE_NAME}", f"a dataset, as {folder}/{FILE_NAME} states")
 
     def why_not_replaceable(self, folder: str) -> str:
         return "contains other files than one N5 dataset and is not replaced; move it away"

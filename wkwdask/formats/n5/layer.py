@@ -106,6 +106,9 @@ def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None
     datasets: list[tuple[str, N5Dataset]] = []
     broken: dict[str, FormatError | UnsupportedError] = {}
     for level, document in _level_documents(store, group):
+        if isinstance(document, FormatError):
+            broken[level] = document
+            continue
         if not is_dataset(document):
             continue
         try:
@@ -117,15 +120,19 @@ def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None
     return _image_from_datasets(store, datasets, group, broken, name) if datasets else None
 
 
-def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the attributes of levels, finest first: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
+def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | FormatError]]:
+    """Yield the attributes of levels, finest first, or their error: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
     # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up to the first missing number.
     listed, count = level_names(group), len(group_factors(group))
     if not listed and store.is_local:
         listed = _level_folders(store.url)
     names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MAX_LEVELS)]
     for name in names:
-        document = read_attributes(store, name)
+        try:
+            document = read_attributes(store, name)
+        except FormatError as error:
+            yield name, error
+            continue
         if document is not None:
             store = with_witness(store, f"{name}/{FILE_NAME}")
             yield name, document

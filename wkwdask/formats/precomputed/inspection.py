@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.inspection import ArrayCheck, ArrayScope, LayerScope, Scope, by_written_units
+from wkwdask.formats.array_check import ArrayCheck
+from wkwdask.formats.inspection import ArrayScope, LayerScope, Scope, by_written_units
 from wkwdask.formats.leftovers import temporary_fault
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo

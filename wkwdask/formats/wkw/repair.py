@@ -12,12 +12,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.leftovers import quarantine
+from wkwdask.formats.repair import Probe
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
@@ -118,6 +119,7 @@ _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_ty
 class WkwRepair:
     """Repair of the files of a mag; picklable."""
 
+    keeps_files: ClassVar[bool] = False
     check: WkwCheck
 
     @property
@@ -125,17 +127,18 @@ class WkwRepair:
         return self.check.folder
 
     @property
-    def num_chunks(self) -> int:
-        return self.check.header.blocks_per_file
+    def replacement(self) -> str:
+        return "ZEROS"
 
-    def probe(self, shard: Vec3, kinds: frozenset[str]) -> tuple[WkwHeader | None, int]:
+    def probe(self, shard: Vec3, kinds: frozenset[str]) -> Probe:
+        num_chunks = self.check.header.blocks_per_file
         if kinds & (_DAMAGED_HEADERS | _OTHER_HEADERS):
             for header in self._candidate_headers(shard):
                 blocks = self.check.intact_blocks(shard, header)
                 if blocks.is_whole:
-                    return header, blocks.num_intact
-            return None, 0
-        return None, self.check.intact_blocks(shard).num_intact
+                    return Probe(header, blocks.num_intact, num_chunks)
+            return Probe(None, 0, num_chunks)
+        return Probe(None, self.check.intact_blocks(shard).num_intact, num_chunks)
 
     def repair_shard(self, shard: Vec3, head: WkwHeader | None, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
         spare = None if spare_folder is None else replace(self.check, folder=spare_folder)

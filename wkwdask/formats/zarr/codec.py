@@ -122,6 +122,11 @@ class ZarrCodec(ChunkCodec):
     """Number of leading stages that are filters, which may enlarge a chunk."""
 
     @property
+    def is_delimited(self) -> bool:  # type: ignore[override]
+        """Whether a compressor or checksum comes last: only filters may follow raw values."""
+        return len(self.stages) > self.filters
+
+    @property
     def nbytes(self) -> int:
         return prod(self.chunk_shape) * np.dtype(self.dtype).itemsize
 

@@ -9,6 +9,7 @@ from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import array_record
+from wkwdask.formats.zarr.inspection import document_faults
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
@@ -42,6 +43,7 @@ class ZarrFormat(ArrayFormat):
     target = staticmethod(ngff_target)
     names_target = staticmethod(names_zarr_image)
     record_of = staticmethod(array_record)
+    document_faults = staticmethod(document_faults)
 
     def guess_can_open(self, url: object) -> bool:
         """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens all others."""

@@ -11,10 +11,13 @@ import numpy as np
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.zarr.codec import CHECKSUM_NBYTES, crc32c
 from wkwdask.geometry import compressed_morton
-from wkwdask.model.layout import Shards
+from wkwdask.model.faults import Fault
+from wkwdask.model.layout import InspectedShard, RewritableShards
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
@@ -34,7 +37,7 @@ _index_cache: LruCache[npt.NDArray[np.uint64]] = LruCache(_CACHE_NBYTES, lambda 
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrShards(Shards):
+class ZarrShards(RewritableShards):
     cells: Vec4
     """Chunks in a shard along c, x, y, z."""
     axes: str
@@ -62,10 +65,46 @@ class ZarrShards(Shards):
                 return np.zeros((0, 3), np.int64)
             table = self._parse_index(raw, file)
             _index_cache.put(key, table)
-        entries = table[self.rows(cells)]
-        rows = np.flatnonzero(entries[:, 0] != _ABSENT)
-        starts, sizes = entries[rows].astype(np.int64).T
-        return np.stack([starts, starts + sizes, rows], axis=1)
+        return _places(table[self.rows(cells)])
+
+    def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
+        nbytes = file.nbytes or 0
+        raw = b"" if nbytes < self.index_nbytes else self._read_index(file)
+        if not raw:
+            fault = Fault("shard.short", file.name, f"{nbytes} bytes", f"at least the {self.index_nbytes} bytes of its index", offset=0)
+            return InspectedShard(np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)])
+        first = nbytes - self.index_nbytes if self.index_at_end else 0
+        table, rows = _parse_table(raw, math.prod(self.cells)), self.rows(cells)
+        row_faults = dict(self._faulty_rows(table, file, first))
+        is_lost = np.array([row in row_faults and row_faults[row].kind != "shard.overlap" for row in rows.tolist()], np.bool_)
+        places = _places(np.where(is_lost[:, np.newaxis], _ABSENT, table[rows]))
+        stored, computed = raw[table.nbytes :], crc32c(raw[: table.nbytes])
+        if self.has_checksum and stored != computed:
+            # The rows are random numbers if the file is cut off: faults of single rows say nothing, and a chunk that two rows name belongs to neither.
+            _, which, counts = np.unique(places[:, 0], return_inverse=True, return_counts=True)
+            expected = f"{stored.hex()}, as stored at byte {first + table.nbytes}"
+            fault = Fault("shard.checksum", file.name, f"an index with the CRC-32C {computed.hex()}", expected, offset=first)
+            return InspectedShard(places[counts[which] == 1], ~_is_absent(table[rows]), [(fault, -1)], is_intact=False)
+        row_of = dict(zip(rows.tolist(), range(len(rows)), strict=True))
+        return InspectedShard(places, ~_is_absent(table[rows]), [(fault, row_of.get(row, -1)) for row, fault in row_faults.items()], self.has_checksum or None)
+
+    def _faulty_rows(self, table: npt.NDArray[np.uint64], file: StoredFile, first: int) -> Iterator[tuple[int, Fault]]:
+        """Yield the rows of an index at byte ``first`` that cannot be the place of a chunk, or that share bytes with another row or the index."""
+        nbytes = file.nbytes or 0
+        low, high = (0, first) if self.index_at_end else (self.index_nbytes, nbytes)
+        is_wrong = _is_wrong(table, nbytes)
+        is_empty = ~is_wrong & (table[:, 1] == 0)
+        is_shared = _is_shared(table, ~is_wrong & ~is_empty & ~_is_absent(table), low, high)
+        for row in np.flatnonzero(is_wrong | is_empty | is_shared).tolist():
+            start, size = table[row].tolist()
+            kind, expected = "shard.place", f"a place inside of the {nbytes} bytes of the file"
+            if is_wrong[row] and _ABSENT in table[row]:
+                expected = "2^64 - 1 twice, for an absent chunk"
+            elif is_empty[row]:
+                kind, expected = "chunk.empty", "an encoded chunk"
+            elif is_shared[row]:
+                kind, expected = "shard.overlap", "bytes that belong to no other chunk and not to the index"
+            yield row, Fault(kind, file.name, f"index row {row} states {size} bytes at byte {start}", expected, row, offset=first + row * _ENTRY_NBYTES)
 
     def _read_index(self, file: StoredFile) -> bytes | None:
         if self.index_at_end:
@@ -81,10 +120,8 @@ class ZarrShards(Shards):
             raw, checksum = raw[:-CHECKSUM_NBYTES], raw[-CHECKSUM_NBYTES:]
             if crc32c(raw) != checksum:
                 raise CorruptError(f"{file.name}: the index of the shard does not have the checksum {checksum.hex()} that is stored with it")
-        table = np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64)
-        most = np.uint64((1 << 62) if file.nbytes is None else file.nbytes)
-        # both numbers are checked before their sum, because the sum may overflow
-        is_wrong = (table[:, 0] != _ABSENT) & ((table[:, 0] > most) | (table[:, 1] > most) | (table[:, 0] + table[:, 1] > most))
+        table = _parse_table(raw, math.prod(self.cells))
+        is_wrong = _is_wrong(table, (1 << 62) if file.nbytes is None else file.nbytes)
         if is_wrong.any():
             n = int(np.flatnonzero(is_wrong)[0])
             start, nbytes = table[n].tolist()
@@ -115,9 +152,12 @@ class ZarrShards(Shards):
 
     def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
         """Format the index of chunks that are given by their Morton codes; all other chunks are absent."""
-        table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
         positions = compressed_morton.decode(codes, self._morton_grid).astype(np.int64)
-        rows = self.rows(np.concatenate([np.zeros((len(codes), 1), np.int64), positions], axis=1))
+        return self.format_tables(np.concatenate([np.zeros((len(codes), 1), np.int64), positions], axis=1), starts, sizes)
+
+    def format_tables(self, cells: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
+        table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
+        rows = self.rows(cells)
         table[rows, 0], table[rows, 1] = starts, sizes
         data = table.tobytes()
         return data + crc32c(data) if self.has_checksum else data
@@ -132,6 +172,43 @@ class ZarrShards(Shards):
     def expected_nbytes(self, files: int, chunks: int) -> int:
         del chunks
         return files * self.index_nbytes
+
+
+def _parse_table(raw: bytes, num_rows: int) -> npt.NDArray[np.uint64]:
+    """Parse an index to offset and size of each chunk, shape (n, 2)."""
+    return np.frombuffer(raw, "<u8", 2 * num_rows).reshape(-1, 2).astype(np.uint64)
+
+
+def _places(entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Return first byte, end and row of each stored chunk."""
+    rows = np.flatnonzero(~_is_absent(entries))
+    starts, sizes = entries[rows].astype(np.int64).T
+    return np.stack([starts, starts + sizes, rows], axis=1)
+
+
+def _is_absent(table: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    return np.asarray((table == _ABSENT).all(axis=1))
+
+
+def _is_wrong(table: npt.NDArray[np.uint64], nbytes: int) -> npt.NDArray[np.bool_]:
+    """Return which rows state a place outside of a file."""
+    most = np.uint64(nbytes)
+    # both numbers are checked before their sum, because the sum may overflow
+    return ~_is_absent(table) & ((table[:, 0] > most) | (table[:, 1] > most) | (table[:, 0] + table[:, 1] > most))
+
+
+def _is_shared(table: npt.NDArray[np.uint64], is_stored: npt.NDArray[np.bool_], low: int, high: int) -> npt.NDArray[np.bool_]:
+    """Return which rows share bytes with another row, or reach beyond the bytes from ``low`` to ``high``, where the index begins or ends."""
+    rows = np.flatnonzero(is_stored)
+    rows = rows[np.argsort(table[rows, 0], kind="stable")]
+    starts, ends = table[rows, 0].astype(np.int64), table[rows].sum(axis=1).astype(np.int64)
+    is_shared = (starts < low) | (ends > high)
+    # sorted by start, a chunk shares bytes with one before it if it starts before their largest end
+    is_shared[1:] |= starts[1:] < np.maximum.accumulate(ends)[:-1]
+    is_shared[:-1] |= starts[1:] < ends[:-1]
+    result = np.zeros(len(table), np.bool_)
+    result[rows[is_shared]] = True
+    return result
 
 
 class _NewShard:

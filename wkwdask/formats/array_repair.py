@@ -1,0 +1,150 @@
+"""Repair of the broken files of a stored array. Every chunk that decodes is kept byte for byte; others become absent, or are taken from a spare array.
+
+A shard is written again, a file with a single chunk is replaced or removed::
+
+    broken shard  | 0 | 1 | X | 3 | index |
+    spare shard           | 2 | index |
+    new shard     | 0 | 1 | 3 | 2 | index |
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from wkwdask.errors import CorruptError
+from wkwdask.formats.leftovers import quarantine
+from wkwdask.formats.repair import Probe
+from wkwdask.model.codec import max_file_nbytes
+from wkwdask.model.file_buffer import FileBuffer
+from wkwdask.model.layout import RewritableShards
+from wkwdask.model.volume import relative_to
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.array_check import ArrayCheck
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.faults import Fault
+    from wkwdask.model.store import Store, StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRepair:
+    """Repair of the files of an array; picklable."""
+
+    keeps_files: ClassVar[bool] = True
+    check: ArrayCheck
+
+    @property
+    def folder(self) -> str:
+        return self.check.folder
+
+    @property
+    def replacement(self) -> str:
+        return f"absent (they read as {self.check.array.fill:g})"
+
+    @property
+    def _store(self) -> Store:
+        return self.check.array.store
+
+    def _key(self, file: Vec4) -> str:
+        assert self.check.array.naming is not None
+        return self.check.array.naming.key(file)
+
+    def probe(self, shard: Vec3, kinds: frozenset[str]) -> Probe:
+        del kinds
+        num_intact = num_chunks = 0
+        for file in self.check.array.files_of_shard(shard):
+            opened = self._store.open(self._key(file))
+            if opened is not None:
+                with opened:
+                    num_intact += sum(1 for _ in self.check.intact_chunks(file, opened))
+                    num_chunks += len(self.check.stored_cells(file, opened))
+        return Probe(None, num_intact, num_chunks)
+
+    def repair_shard(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
+        del head
+        spare = None if spare_folder is None else self._store.at(spare_folder)
+        for file in self.check.array.files_of_shard(shard):
+            if not self._errors(file):
+                continue
+            if not salvage:
+                raise CorruptError(f"{self._store.path_of(self._key(file))}: some of its chunks are broken")
+            if isinstance(self.check.array.layout, RewritableShards):
+                self._rewrite(file, self.check.array.layout, why, spare)
+            else:
+                self._replace(file, why, spare)
+            remaining = self._errors(file)
+            if remaining:
+                raise CorruptError(f"still broken after the repair: {remaining[0]}")
+        return self._state_of(shard)
+
+    def _errors(self, file: Vec4) -> list[Fault]:
+        return [fault for fault in self.check.check_files([file]).faults if fault.severity == "error"]
+
+    def _set_aside(self, key: str, why: str) -> None:
+        """Keep the old file, before a new one replaces it, so that no crash loses what could not be decoded."""
+        quarantine(self._store.path_of(key), self.folder, key, why, keep=True)
+
+    def _replace(self, file: Vec4, why: str, spare: Store | None) -> None:
+        """Replace a file with one chunk by that of the spare array, or remove it."""
+        key, array = self._key(file), self.check.array
+        (data,) = [None] if spare is None else spare.read_whole([key], max_file_nbytes(array.codec, array.grid.chunk))
+        self._set_aside(key, f"{why}\nIts chunk was {'removed' if data is None else 'computed again'}.")
+        if data is None:
+            self._store.delete(key)
+        else:
+            self._store.put(key, data)
+
+    def _rewrite(self, file: Vec4, layout: RewritableShards, why: str, spare: Store | None) -> None:
+        """Write a shard again from its intact chunks, and the lost ones from the spare array."""
+        key, check = self._key(file), self.check
+        with ExitStack() as stack:
+            own, other = (None if store is None else store.open(key) for store in (self._store, spare))
+            chunks: dict[Vec4, tuple[StoredFile, int, int]] = {}
+            lost: set[Vec4] = set()
+            for opened in filter(None, (own, other)):
+                stack.enter_context(opened)
+                found = {chunk.cell: (opened, chunk.offset, chunk.nbytes) for chunk in check.intact_chunks(file, opened)}
+                chunks.update(found if opened is own else {cell: place for cell, place in found.items() if cell in lost})
+                lost = check.stored_cells(file, opened) - found.keys() if opened is own else lost
+            text = f"{why}\n{len(lost)} of its {len(lost | chunks.keys())} chunks were broken, {len(lost - chunks.keys())} of them became absent."
+            self._write_chunks(key, layout, list(chunks.items()), text)
+
+    def _write_chunks(self, key: str, layout: RewritableShards, chunks: Sequence[tuple[Vec4, tuple[StoredFile, int, int]]], why: str) -> None:
+        """Replace a shard by one with some chunks, in their order; without chunks remove it."""
+        if not chunks:
+            self._set_aside(key, why)
+            self._store.delete(key)
+            return
+        output, starts = FileBuffer(lambda: self._store.new_file(key), layout.head_nbytes), []
+        try:
+            for _, (source, offset, nbytes) in chunks:
+                starts.append(output.end)
+                output.copy(source, offset, nbytes)
+            sizes = np.array([nbytes for _, (_, _, nbytes) in chunks], np.int64)
+            tables = layout.format_tables(np.array([cell for cell, _ in chunks], np.int64), np.array(starts, np.int64), sizes)
+            if not layout.head_nbytes:
+                output.append(np.frombuffer(tables, np.uint8))
+            new = output.close()
+            if layout.head_nbytes:
+                new.write(tables, 0)
+            self._set_aside(key, why)
+        except BaseException:
+            output.discard()
+            raise
+        new.publish()
+
+    def _state_of(self, shard: Vec3) -> tuple[int, int]:
+        """Return size and modification time of a shard, or size and digest of a group of files, as file records have them."""
+        array = relative_to(self.check.array, self.check.array.origin)
+        if array.has_single_file_shards:
+            (state,) = self._store.states([self._key((0, *shard))])
+            return (0, 0) if state is None else (state.nbytes, state.mtime_ns)
+        _, nbytes, digest = array.group_state(shard)
+        return nbytes, digest
