@@ -15,6 +15,7 @@ from wkwdask.formats.wkw.file_check import VALID, check_file_header, check_mag_h
 from wkwdask.formats.wkw.header import format_header, make_header, parse_header
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.faults import KINDS, SEVERITIES, Fault
+from wkwdask.model.remedies import REMEDIES
 from wkwdask.verbs.manifest import format_manifest, parse_manifest
 
 HEADER = make_header("uint32", 2, block_len=8, file_len=2)
@@ -74,6 +75,8 @@ def test_every_kind_says_what_it_means():
         assert meaning
         assert not meaning.endswith(".")
         assert "." in kind or kind == "quarantine"
+        assert bool(REMEDIES.get(kind)) == (severity != "note"), kind
+    assert set(REMEDIES) <= set(KINDS)
     fault = Fault("block.too_few", "a/x0.wkw", "5 bytes", "9", 3, (1, 2, 3), 77, 4)
     assert str(fault) == ("error block.too_few: a/x0.wkw (block 3, voxel 1, 2, 3, byte 77): 5 bytes, expected 9 (and 4 more): reads of this block fail")
     assert fault.to_json()["voxel"] == (1, 2, 3)

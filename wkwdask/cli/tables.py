@@ -140,6 +140,8 @@ def print_verification(report: VerifyReport, limit: int) -> None:
         console.print(f"[{style}]{fault.severity}[/{style}]{escape(str(fault).removeprefix(fault.severity))}", soft_wrap=True)
     if len(report.faults) > limit:
         console.print(f"... and {len(report.faults) - limit:,} more (--limit, --json)")
+    for remedy in report.remedies(limit):
+        console.print(escape(remedy), soft_wrap=True)
     console.print(f"[bold]{escape(report.verdict)}[/bold]", soft_wrap=True)
 
 

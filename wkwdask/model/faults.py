@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.model.remedies import REMEDIES
+
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
@@ -182,6 +184,11 @@ class Fault:
         return KINDS[self.kind][1]
 
     @property
+    def remedy(self) -> str:
+        """What ``repair`` does about it, or what users can do; empty for notes."""
+        return REMEDIES.get(self.kind, "")
+
+    @property
     def place(self) -> str:
         """Block, voxel and offset as text."""
         parts = [] if self.block is None else [f"block {self.block}"]
@@ -200,7 +207,7 @@ class Fault:
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind, "severity": self.severity, "path": self.path, "block": self.block, "voxel": self.voxel, "offset": self.offset,
-            "found": self.found, "expected": self.expected, "meaning": self.meaning, "more": self.more,
+            "found": self.found, "expected": self.expected, "meaning": self.meaning, "remedy": self.remedy, "more": self.more,
         }  # fmt: skip
 
 

@@ -223,7 +223,7 @@ class Repair:
         known, broken = {id(left.fault) for left in self.left}, {left.fault.path for left in self.left}
         for fault in self._faults:
             if id(fault) not in known and (fault.path not in handled or fault.path in broken):
-                self.left.append(Unrepaired(fault, _ADVICE.get(fault.kind, "repair does not touch it")))
+                self.left.append(Unrepaired(fault, fault.remedy))
 
     def _plan_mag(self, layer: LayerScope, scope: LevelScope, handled: set[str]) -> LevelPlan:
         plan = LevelPlan(scope)
@@ -447,20 +447,4 @@ def _is_described(scope: LevelScope, by_path: dict[str, list[Fault]]) -> bool:
 _PROOF = {
     True: "all blocks decode by the mag's header",
     False: "its size is exactly that of the mag's raw files, not the one in its header; raw blocks allow no other check",
-}
-_ADVICE = {
-    "header.lengths": "rechunk the mag with block_len and file_len of at most 128",
-    "header.unreadable": "make it readable",
-    "file.block_type": "wkwdask compress stores all files of the mag alike",
-    "file.size_changed": "if the change was intended, build_pyramid(update=True) updates coarser mags",
-    "file.outside": "grow the layer's box (grow_box, --grow-box), or remove the file",
-    "folder.unreadable": "make it readable",
-    "folder.dangling": "is its disk mounted?",
-    "folder.no_folder": "quarantine=True sets it aside",
-    "name.unread": "rename it if it is a data file of this mag",
-    "mag.missing": "is its disk mounted? drop_missing=True removes it from the JSON",
-    "mag.twice": "compare the two, and remove one",
-    "job.interrupted": "run the same command again, or remove the folder",
-    "pyramid.differs": "rebuild_differing=True rebuilds such files, as build_pyramid(update=True) does for mags that wkwdask made",
-    "json.box_smaller": "grow_box=True makes the box larger",
 }

@@ -118,6 +118,10 @@ class VerifyReport:
             counts[fault.kind] += 1 + fault.more
         return counts
 
+    def remedies(self, limit: int = _MAX_LISTED) -> list[str]:
+        """Return the remedies of the first faults, one line for each kind."""
+        return list(dict.fromkeys(f"remedy of {fault.kind}: {fault.remedy}" for fault in self.faults[:limit] if fault.remedy))
+
     @property
     def verdict(self) -> str:
         """Summary line."""
@@ -138,7 +142,7 @@ class VerifyReport:
         lines = [str(fault) for fault in self.faults[:_MAX_LISTED]]
         if len(self.faults) > _MAX_LISTED:
             lines.append(f"... and {len(self.faults) - _MAX_LISTED} more")
-        return "\n".join([*lines, self.verdict])
+        return "\n".join([*lines, *self.remedies(), self.verdict])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
