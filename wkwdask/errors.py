@@ -85,3 +85,7 @@ class HeaderWarning(UserWarning):
 
 class AccessWarning(UserWarning):
     """A server denies access to files, which are then treated as missing."""
+
+
+class TransformationWarning(UserWarning):
+    """An image states a transformation that is not applied, such as a rotation."""

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, LockedError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.store import archive, files, new_files, paths
+from wkwdask.store import files, new_files, paths, zipped
 from wkwdask.store.locks import guarded, locked_file
 from wkwdask.store.new_files import NewFile, NewFiles, copy_file, create_whole, move, publish_bytes
 from wkwdask.store.store import FolderStore, open_store
@@ -388,20 +388,20 @@ def test_a_fork_has_a_copy():
 
 def test_forked_processes_read_an_unpacked_zip_independently(tmp_path, monkeypatch):
     # Large compressed inner zips are unpacked to a temporary file. A child must not move the position at which its parent reads.
-    monkeypatch.setattr(archive, "_MEMORY_NBYTES", 1 << 16)
+    monkeypatch.setattr(zipped, "_MEMORY_NBYTES", 1 << 16)
     data = {name: np.random.default_rng(n).bytes(1 << 20) for n, name in enumerate(("a", "b"))}
     inner = io.BytesIO()
-    with zipfile.ZipFile(inner, "w") as zipped:
+    with zipfile.ZipFile(inner, "w") as file:
         for name, content in data.items():
-            zipped.writestr(name, content)
-    with zipfile.ZipFile(tmp_path / "outer.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
-        zipped.writestr("inner.zip", inner.getvalue())
-    opened = archive.ArchiveFile(str(tmp_path / "outer.zip"), "inner.zip").open()
-    with opened._zip.open("a") as file:
-        begin = file.read(1 << 19)
-        child = multiprocessing.get_context("fork").Process(target=opened.read, args=("b", 1 << 20))
+            file.writestr(name, content)
+    with zipfile.ZipFile(tmp_path / "outer.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("inner.zip", inner.getvalue())
+    inside = f"{tmp_path}/outer.zip|zip:/inner.zip|zip:"
+    with files.open_file(f"{inside}/a") as file:
+        begin = file.read_some(1 << 19, 0)
+        child = multiprocessing.get_context("fork").Process(target=files.read_bytes, args=(f"{inside}/b",))
         child.start()
         child.join(60)
         assert child.exitcode == 0
-        assert begin + file.read() == data["a"]
-    assert opened.read("b", 1 << 20) == data["b"]
+        assert begin + file.read_some(1 << 20, 1 << 19) == data["a"]
+    assert files.read_bytes(f"{inside}/b") == data["b"]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Encoding = Literal["raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"]
 N5Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 ZarrCompression = Literal["blosc", "zstd", "gzip", "raw"]
-Version = Literal["0.5", "0.4"]
+Version = Literal["0.6", "0.5", "0.4"]
 
 
 class WkwKeywords(WriteOptions, total=False):

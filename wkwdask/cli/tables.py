@@ -108,6 +108,8 @@ def print_volume(summary: VolumeSummary) -> None:
     for scale in summary.scales:
         if scale.problem:
             console.print(f"[red]problem:[/red] {escape(scale.problem)}", soft_wrap=True)
+    for note in summary.notes:
+        console.print(escape(note), soft_wrap=True)
 
 
 def _scale_cells(scale: ScaleSummary) -> tuple[str, ...]:

@@ -56,10 +56,12 @@ class VolumeSummary:
     scales: tuple[ScaleSummary, ...]
     """Levels, finest first, or in the order of the document."""
     format: str
+    notes: tuple[str, ...] = ()
+    """Further properties, such as transformations that are not applied."""
 
     def to_json(self) -> dict[str, Any]:
         head = {"path": self.path, "format": self.format, "type": self.type, "dtype": self.dtype, "num_channels": self.num_channels}
-        return {**head, "scales": [_scale_json(scale) for scale in self.scales]}
+        return {**head, "scales": [_scale_json(scale) for scale in self.scales], **({"notes": list(self.notes)} if self.notes else {})}
 
 
 def _scale_json(scale: ScaleSummary) -> dict[str, Any]:

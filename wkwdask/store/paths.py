@@ -60,7 +60,8 @@ def _file_path(text: str) -> str:
     """Return the normal path of a file or folder; a zip is a file."""
     archive, bar, inside = text.rpartition(ZIP)
     if bar:
-        return normpath(f"{_file_path(archive)}{ZIP}{inside}")
+        is_served = is_url(archive) and ZIP not in archive
+        return normpath(f"{archive if is_served else _file_path(archive)}{ZIP}{inside}")
     if not text:
         raise ValueError("empty path")  # os.path.abspath would turn it into the current folder
     if not is_valid_path(text):

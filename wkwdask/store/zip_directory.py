@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wkwdask.model.store import StoredFile
 
 _END = struct.Struct("<4s4H2LH")  # 4.3.16: end of central directory record
@@ -34,6 +36,7 @@ class Member(NamedTuple):
 
     offset: int
     """Offset of its local header [bytes from the start of the zip]."""
+    name_nbytes: int
     packed_nbytes: int
     nbytes: int
     method: int
@@ -62,10 +65,8 @@ class ZipDirectory:
 
     def infer_data_offsets(self) -> None:
         """Fill the cache for members that leave no room for another extra field, so that their local headers need not be read."""
-        places = sorted((member.offset, key) for key, member in self.members.items())
-        for (offset, key), (following, _) in zip(places, [*places[1:], (self.start, "")], strict=True):
-            member = self.members[key]
-            room = following - member.packed_nbytes - offset - LOCAL_HEADER.size - len(key.encode())
+        for key, member, following in in_order(self.members, self.start):
+            room = following - member.packed_nbytes - member.offset - LOCAL_HEADER.size - member.name_nbytes
             if room in (0, _ZIP64_LOCAL_NBYTES) and not member.flags & _DESCRIBED_AFTER:
                 self.data_offsets[key] = following - member.packed_nbytes
 
@@ -151,7 +152,7 @@ def _parse_members(raw: bytes, count: int, start: int, name: str) -> dict[str, M
         if disk not in (0, _IN_ZIP64):
             raise UnsupportedError(f"{name}: {member_name}: is in another part of a zip in several files")
         members.pop(member_name, None)
-        members[member_name] = Member(offset, packed, nbytes, method, crc, flags)
+        members[member_name] = Member(offset, name_len, packed, nbytes, method, crc, flags)
         position = position_after
     if position != len(raw):
         raise CorruptError(f"{name}: byte {start + position}: {len(raw) - position} bytes after the last entry of the central directory")
@@ -173,16 +174,21 @@ def _zip64_values(extra: bytes, nbytes: int, packed: int, offset: int, name: str
     raise CorruptError(f"{name}: refers to sizes in a Zip64 field, which is missing or too short")
 
 
+def in_order(members: dict[str, Member], start: int) -> Iterator[tuple[str, Member, int]]:
+    """Yield each member with the offset of what follows it in the zip: the next member, or the directory."""
+    places = sorted((member.offset, key) for key, member in members.items())
+    ends = [offset for offset, _ in places[1:]] + [start]
+    return ((key, members[key], end) for (_, key), end in zip(places, ends, strict=bool(places)))
+
+
 def _check_places(members: dict[str, Member], start: int, name: str) -> None:
     """Raise CorruptError if members overlap or lie outside of the zip: a zip bomb repeats the same bytes in many members."""
-    places = sorted((member.offset, LOCAL_HEADER.size + len(key.encode("utf-8", "replace")), member.packed_nbytes, key) for key, member in members.items())
-    for (offset, head, packed, key), (following, *_) in zip(places, [*places[1:], (start,)], strict=True):
-        # the length of a name in another encoding is not known here, but at least one byte per letter
-        shortest = min(head, LOCAL_HEADER.size + len(key)) + packed
-        if offset + shortest > following:
-            raise CorruptError(f"{name}: {key}: its {packed} bytes from byte {offset} on reach into what begins at byte {following}")
-        if members[key].method == STORED and members[key].nbytes != packed and not members[key].is_encrypted:
-            raise CorruptError(f"{name}: {key}: is not compressed, but has {members[key].nbytes} bytes stored in {packed}")
+    for key, member, following in in_order(members, start):
+        if member.offset + LOCAL_HEADER.size + member.name_nbytes + member.packed_nbytes > following:
+            what = f"its {member.packed_nbytes} bytes from byte {member.offset} on reach into what begins at byte {following}"
+            raise CorruptError(f"{name}: {key}: {what}")
+        if member.method == STORED and member.nbytes != member.packed_nbytes and not member.is_encrypted:
+            raise CorruptError(f"{name}: {key}: is not compressed, but has {member.nbytes} bytes stored in {member.packed_nbytes}")
 
 
 def _list_folders(directory: ZipDirectory, name: str) -> None:

@@ -166,7 +166,7 @@ class ZipFileSystem:
             check_size(file, largest)
             return file.read([(0, file.nbytes)])[0]
         # Local header and data in one read. The length of the extra field of the local header is only known from that header.
-        length = LOCAL_HEADER.size + len(key.encode()) + _SLACK_NBYTES + member.nbytes
+        length = LOCAL_HEADER.size + member.name_nbytes + _SLACK_NBYTES + member.nbytes
         raw = _read(opened.file, member.offset, min(member.offset + length, opened.directory.start))
         start = self._remember_data_offset(path, opened, key, member, raw) - member.offset
         data = raw[start : start + member.nbytes]

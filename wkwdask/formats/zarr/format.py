@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import re
+import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wkwdask.errors import TransformationWarning
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import array_record
 from wkwdask.formats.zarr.inspection import document_faults
-from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, image_of_level, is_image, is_zarr
+from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.target import PREFIX, names_zarr_image, ngff_target
+from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.target_image import Destination
 from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.format import Url
-    from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.formats.format import MetadataEdit, Summary, Url
+    from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.target_image import TargetImage
 
 
@@ -50,7 +54,13 @@ class ZarrFormat(ArrayFormat):
         return NAME.is_in(url)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        return resolved_images(url, find_zarr_layers(url))
+        images = find_zarr_layers(url)
+        for ignored in filter(None, (image.details for image in images)):
+            warnings.warn(ignored, TransformationWarning, stacklevel=2)
+        return resolved_images(url, images)
+
+    def summarize(self, url: Url) -> Summary:
+        return replace(summarize_arrays(url, find_zarr_layers(url)), notes=coordinate_notes(NAME.location(url)))
 
     def is_placed(self, url: Url) -> bool:
         """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that voxels have a position."""
@@ -59,6 +69,11 @@ class ZarrFormat(ArrayFormat):
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
+
+    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+        edit = NgffRemoval(image.folder, tuple(level.key for level in levels if level.key))
+        edit.check_unreferenced()
+        return edit if edit.keys else None
 
     def is_level_folder(self, folder: str) -> bool:
         """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json`` beside its files is none."""

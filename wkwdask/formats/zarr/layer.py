@@ -13,6 +13,7 @@ from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDask
 from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
+from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
@@ -172,7 +173,10 @@ def is_image(url: str | os.PathLike[str]) -> bool:
 
 
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
-    """Return the images of a Zarr array or group; raises MissingError if there is none."""
+    """Return the images of a Zarr array or group; raises MissingError if there is none.
+
+    The details of an image say which of its transformations are not applied, in an empty text if there are none.
+    """
     location = location_of(url)
     node = read_node(location)
     if node is None:
@@ -214,7 +218,7 @@ def _images_in_group(group: Node, location: str, name: str, depth: int) -> Itera
         yield _image_from_ngff(group, image, location, name)
         return
     store = group.store
-    names = (group.listed or store.names()) if isinstance(store, RemoteStore) else sorted(files.listdir(location))
+    names = (group.listed or scene_paths(_scene_of(group)) or store.names()) if isinstance(store, RemoteStore) else sorted(files.listdir(location))
     for key in names:
         member_location, member_name = f"{location}/{key}", f"{name}/{key}" if depth else key
         try:
@@ -223,6 +227,26 @@ def _images_in_group(group: Node, location: str, name: str, depth: int) -> Itera
         except WkwDaskError as error:
             layers = (array_image(FORMAT, member_location, member_name, [Level("", member_location, problem=str(error), error=type(error))]),)
         yield from layers
+
+
+def _scene_of(group: Node) -> Any:
+    """Return the scene of a group (OME-NGFF 0.6, "scene" metadata), or None."""
+    ome = group.attributes.get("ome")
+    return ome.get("scene") if isinstance(ome, dict) else None
+
+
+def coordinate_notes(location: str) -> tuple[str, ...]:
+    """Return the coordinate system of an image, or the transformations of a scene, in a line each."""
+    node = read_node(location)
+    if node is None or node.is_array:
+        return ()
+    scene = _scene_of(node)
+    if scene is not None:
+        return tuple(f"scene: {line} (not applied)" for line in describe_scene(scene, f"{node.path}: scene"))
+    image = parse_image(node.attributes, location)
+    if image is None or image.system is None:
+        return ()
+    return (f"coordinate system {image.system!r}", *(f"not applied: {text}" for text in image.ignored))
 
 
 def _images_in_member(group: Node, key: str, location: str, name: str, depth: int) -> Iterator[Image]:
@@ -245,6 +269,8 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
             node = group.member(level.path)
             if node is None or not node.is_array:
                 raise KeyError
+            if image.system is not None and len(node.shape) != len(image.axes):
+                raise CorruptError(f"has {len(node.shape)} axes, the coordinate system {image.system!r} has {len(image.axes)}")
             arrays.append((node, axes_of(node.shape, image.axes or node.names or "tczyx"[-len(node.shape) :], array_location)))
             readable.append(level)
         except (KeyError, FileNotFoundError):
@@ -263,7 +289,9 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
         for level, (node, _), geometry in zip(readable, arrays, geometries, strict=True):
             mag = None if geometry.mag is None else mag_from_ratio([float(a * b) for a, b in zip(geometry.mag.factors, base.factors, strict=True)])
             levels.append(_level(node, f"{location}/{level.path}", level.path, geometry._replace(mag=mag)))
-    return array_image(FORMAT, location, name, [*levels, *broken], category="segmentation" if image.is_labels else None)
+    opened = array_image(FORMAT, location, name, [*levels, *broken], category="segmentation" if image.is_labels else None)
+    ignored = f"{location}: opens in the coordinate system {image.system!r}; not applied: {'; '.join(image.ignored)}" if image.ignored else ""
+    return replace(opened, details=ignored)
 
 
 def _image_from_array(node: Node, location: str, name: str) -> Image:

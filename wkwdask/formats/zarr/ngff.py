@@ -1,6 +1,6 @@
 """OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes and translations. Does no I/O.
 
-Reads versions 0.1 to 0.5 and writes 0.4 and 0.5. The specification leaves open whether a coordinate is the centre or a corner of a voxel. wkwdask writes
+Reads versions 0.1 to 0.6 and writes 0.4 to 0.6. The specification leaves open whether a coordinate is the centre or a corner of a voxel. wkwdask writes
 centres: coordinate 0 is the centre of voxel 0 of mag 1, as most readers assume.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, xyz_values
+from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, dataset_entry, parse_placed, steps_of
 from wkwdask.model.levels import is_number, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
 
 
-VERSIONS = ("0.5", "0.4")
+VERSIONS = ("0.6", "0.5", "0.4")
+DEFAULT_VERSION = "0.5"
+_DRAFT_OF_06 = re.compile(r"0\.6[.-]?(dev|a|b|rc)\d*")
 LABELS = "labels"
 """Name of the group in an image that lists its label images (OME-NGFF 0.5, "labels")."""
 _RED_GREEN_BLUE = ("FF0000", "00FF00", "0000FF")
@@ -59,29 +62,43 @@ def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None
     return PyramidLevel(path, lengths, (shift[0], shift[1], shift[2]))
 
 
-def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str | None = "nanometer") -> dict[str, Any]:
+def is_written(version: str) -> bool:
+    """Return whether images of a version can be written and extended."""
+    return version in VERSIONS or has_systems(version)
+
+
+def has_systems(version: str) -> bool:
+    """Return whether images of a version have coordinate systems: 0.6 and its drafts."""
+    return version == "0.6" or _DRAFT_OF_06.fullmatch(version) is not None
+
+
+def zarr_format_of(version: str) -> int:
+    """Return the version of Zarr in which a version of OME-NGFF is stored."""
+    return 2 if version == "0.4" else 3
+
+
+def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str | None = "nanometer", version: str = DEFAULT_VERSION) -> dict[str, Any]:
     datasets = []
     for level in levels:
         scale, shift = {"c": 1.0, **dict(zip("xyz", level.lengths, strict=True))}, {"c": 0.0, **dict(zip("xyz", level.translation, strict=True))}
-        steps = [
-            {"type": "scale", "scale": [float(scale[letter]) for letter in axes]},
-            {"type": "translation", "translation": [float(shift[letter]) for letter in axes]},
-        ]
-        datasets.append({"path": level.path, "coordinateTransformations": steps})
+        entry = dataset_entry(level.path, [float(scale[letter]) for letter in axes], [float(shift[letter]) for letter in axes])
+        datasets.append(entry if has_systems(version) else {**entry, "coordinateTransformations": list(steps_of(entry))})
     space = {"type": "space", "unit": unit} if unit else {"type": "space"}
     named = [{"name": "c", "type": "channel"} if letter == "c" else {"name": letter, **space} for letter in axes]
-    return {"name": name, "axes": named, "datasets": merge_entries([], datasets)}
+    systems = {"coordinateSystems": [{"name": INTRINSIC, "axes": named}]} if has_systems(version) else {"axes": named}
+    return {"name": name, **systems, "datasets": merge_entries([], datasets)}
 
 
 def merge_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge dataset entries, finest first; new ones replace those of the same path."""
-    by_path = {entry["path"]: entry for entry in (*datasets, *new)}
+    """Merge dataset entries, finest first; new ones replace those of the same path, except for fields of other software."""
+    by_path = {entry["path"]: entry for entry in datasets}
+    by_path |= {entry["path"]: {**by_path.get(entry["path"], {}), **entry} for entry in new}
     return sorted(by_path.values(), key=lambda entry: (max(scale_of(entry)[-3:]), scale_of(entry)))
 
 
 def scale_of(entry: dict[str, Any]) -> list[float]:
     """Return the scale of a dataset entry along all axes, or a single zero if it has none."""
-    return next((list(map(float, step["scale"])) for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"), [0.0])
+    return next((list(map(float, step["scale"])) for step in steps_of(entry) if step.get("type") == "scale"), [0.0])
 
 
 def rgb_range(dtype: np.dtype[Any], num_channels: int) -> tuple[float, float] | None:
@@ -90,21 +107,21 @@ def rgb_range(dtype: np.dtype[Any], num_channels: int) -> tuple[float, float] | 
 
 
 def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = False, rgb: Sequence[float] | None = None) -> dict[str, Any]:
-    more: dict[str, Any] = {"image-label": {} if version == "0.5" else {"version": version}} if is_label else {}
+    more: dict[str, Any] = {"image-label": {} if zarr_format_of(version) == 3 else {"version": version}} if is_label else {}
     if rgb is not None:
         window = {"min": rgb[0], "max": rgb[1], "start": rgb[0], "end": rgb[1]}
         more["omero"] = {"channels": [{"color": color, "window": window, "active": True} for color in _RED_GREEN_BLUE]}
-    if version == "0.5":
+    if zarr_format_of(version) == 3:
         return {"ome": {"version": version, "multiscales": [image], **more}}
     return {"multiscales": [{"version": version, **image}], **more}
 
 
 def label_attributes(names: Sequence[str], version: str) -> dict[str, Any]:
-    return {"ome": {"version": version, "labels": list(names)}} if version == "0.5" else {"labels": list(names)}
+    return {"ome": {"version": version, "labels": list(names)}} if zarr_format_of(version) == 3 else {"labels": list(names)}
 
 
 _DEFAULT_AXES = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
-_KNOWN_VERSION = re.compile(r"0\.[1-5](\D.*)?")
+_KNOWN_VERSION = re.compile(r"0\.[1-6](\D.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +144,14 @@ class NgffImage:
     units: tuple[str | None, ...]
     levels: tuple[NgffLevel, ...]
     is_labels: bool = False
+    system: str | None = None
+    """Name of the coordinate system of the axes, since version 0.6."""
+    ignored: tuple[str, ...] = ()
+    """Transformations that are not applied."""
 
 
 def check_version(attributes: Mapping[str, Any], source: str) -> None:
-    """Raise UnsupportedError for an image of an unknown version, or with the coordinate systems of version 0.6."""
+    """Raise UnsupportedError for an image of an unknown version."""
     inner = attributes.get("ome")
     ome = inner if isinstance(inner, dict) else attributes
     listed = ome.get("multiscales")
@@ -139,27 +160,25 @@ def check_version(attributes: Mapping[str, Any], source: str) -> None:
         return
     versions = [str(entry["version"]) for entry in (ome, *images) if entry.get("version") is not None]
     unknown = next((version for version in versions if not _KNOWN_VERSION.fullmatch(version)), None)
-    if unknown is not None:
-        what = f"version {unknown!r}"
-    elif any("coordinateSystems" in entry for entry in (ome, *images)):
-        what = "coordinateSystems"
-    else:
+    if unknown is None:
         return
     path = "ARRAY"
     with contextlib.suppress(LookupError, TypeError):
         path = str(images[0]["datasets"][0]["path"])
     raise UnsupportedError(
-        f"{source}: found an OME-NGFF image with {what}, expected one of version 0.1 to 0.5; "
+        f"{source}: found an OME-NGFF image with version {unknown!r}, expected one of version 0.1 to 0.6; "
         f"zarr://{source}/{path} opens one of its arrays, without voxel size and position"
     )
 
 
 def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
-    """Parse the attributes of a group; None if they describe no image."""
+    """Parse the attributes of a group; None if they describe no image. Raises CorruptError for invalid coordinate systems."""
     check_version(attributes, source)
     ome = attributes.get("ome", attributes)
     try:
         first = ome["multiscales"][0]
+        if "coordinateSystems" in first or (has_systems(str(ome.get("version"))) and "axes" not in first):
+            return _parse_placed(first, source, is_labels="image-label" in ome)
         named = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes") or []]
         axes = tuple(str(axis["name"]).lower() for axis in named)
         units = tuple(axis.get("unit") for axis in named)
@@ -168,6 +187,14 @@ def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
     except (KeyError, IndexError, TypeError, AttributeError):
         return None
     return NgffImage(axes, units, _finest_first(levels), "image-label" in ome) if levels else None
+
+
+def _parse_placed(image: Mapping[str, Any], source: str, *, is_labels: bool) -> NgffImage:
+    """Parse an entry of ``multiscales`` with the coordinate systems of version 0.6."""
+    placed = parse_placed(image, f"{source}: multiscales[0]")
+    levels = tuple(NgffLevel(path, *((None, None) if place is None else (place.scale, place.translation))) for path, place in placed.placements)
+    names, units = (tuple(axis.get(key) for axis in placed.axes) for key in ("name", "unit"))
+    return NgffImage(tuple(str(name).lower() for name in names), units, _finest_first(levels), is_labels, placed.system, placed.ignored)
 
 
 def _finest_first(levels: tuple[NgffLevel, ...]) -> tuple[NgffLevel, ...]:

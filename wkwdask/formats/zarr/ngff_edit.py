@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
+from wkwdask.formats.zarr.coordinate_systems import check_unreferenced, in_style_of, intrinsic_axes, parse_placed, steps_of
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
-from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, merge_entries
+from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, merge_entries, zarr_format_of
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
 from wkwdask.store import files
@@ -53,10 +54,12 @@ def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, 
     images = inner["multiscales"]
     if not isinstance(images, list) or not images or not isinstance(images[0], dict) or not isinstance(images[0].get("datasets"), list):
         raise CorruptError(f"{folder}: multiscales: expected a list of objects with datasets")
+    if "coordinateSystems" in images[0] and images[0]["datasets"]:
+        parse_placed(images[0], f"{folder}: multiscales[0]")
     for number, entry in enumerate(images[0]["datasets"]):
         if not _is_valid_entry(entry):
             raise CorruptError(f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}")
-    return str(inner.get("version", images[0].get("version", "0.4"))), images[0]
+    return str(inner.get("version", images[0].get("version", "0.6" if "coordinateSystems" in images[0] else "0.4"))), images[0]
 
 
 def read_image(folder: str) -> tuple[str, dict[str, Any]] | None:
@@ -72,7 +75,7 @@ def _is_valid_entry(entry: Any) -> bool:
     steps = entry.get("coordinateTransformations", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         return False
-    scales = [step.get("scale") for step in steps if step.get("type") == "scale"]
+    scales = [step.get("scale") for step in steps_of(entry) if step.get("type") == "scale"]
     return all(isinstance(scale, list) and len(scale) >= 3 and all(map(is_number, scale)) for scale in scales)
 
 
@@ -113,7 +116,7 @@ class NgffEdit(MetadataEdit):
 
     @property
     def _zarr_format(self) -> int:
-        return 3 if self.version == "0.5" else 2
+        return zarr_format_of(self.version)
 
     def apply(self) -> None:
         # Outer groups come first, so that the path from the image to the label image exists once the label image is written.
@@ -126,13 +129,14 @@ class NgffEdit(MetadataEdit):
     def _with_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
         existing = find_image(attributes, self.folder)
         if existing is None:
-            new = image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)
-            return {**attributes, **new}
-        existing[1]["datasets"] = merge_entries(existing[1]["datasets"], self.image["datasets"])
+            return {**attributes, **image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)}
+        image = existing[1]
+        new = [in_style_of(entry, image) for entry in self.image["datasets"]] if "coordinateSystems" in image else self.image["datasets"]
+        image["datasets"] = merge_entries(image["datasets"], new)
         return attributes
 
     def _with_label(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
-        inner = attributes.get("ome", {}) if self.version == "0.5" else attributes
+        inner = attributes.get("ome", {}) if self._zarr_format == 3 else attributes
         listed = inner.get("labels", []) if isinstance(inner, dict) else None
         if not isinstance(listed, list):
             raise CorruptError(f"{dirname(self.folder)}: labels: expected a list of names")
@@ -150,14 +154,25 @@ class NgffEdit(MetadataEdit):
             return
         if existing[0] != self.version:
             raise FormatError(f"{self.folder}: is an image of OME-NGFF {existing[0]}, expected {self.version}; ngff= chooses the version")
-        axes, ours = json.dumps(existing[1].get("axes"), sort_keys=True), json.dumps(self.image["axes"], sort_keys=True)
+        axes, ours = (json.dumps(_axes_of(image, self.folder), sort_keys=True) for image in (existing[1], self.image))
         if axes != ours:
             raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}")
+
+
+def _axes_of(image: dict[str, Any], folder: str) -> Any:
+    """Return the axes of an entry of ``multiscales``, as far as new arrays must have the same."""
+    return intrinsic_axes(image, f"{folder}: multiscales[0]") if "coordinateSystems" in image and image["datasets"] else image.get("axes")
 
 
 class NgffRemoval(LevelRemoval):
     __slots__ = ()
     kind = "removal of ome-ngff arrays"
+
+    def check_unreferenced(self) -> None:
+        """Raise CorruptError if arrays stay, and a transformation of the image refers to one that is removed."""
+        existing = read_image(self.folder)
+        if existing is not None and any(entry["path"] not in self.keys for entry in existing[1]["datasets"]):
+            check_unreferenced(existing[1], self.keys, f"{self.folder}: multiscales[0]")
 
     def apply(self) -> None:
         stored = read_attributes(self.folder)

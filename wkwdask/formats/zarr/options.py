@@ -31,5 +31,7 @@ class ZarrOptions(StorageOptions):
     )
     level: int | None = number("Level of the compression.", default_doc="by compression")
     ngff: str | None = choice(
-        "Version of OME-NGFF: 0.5 is stored in Zarr 3, 0.4 in Zarr 2, which has no shards.", ("0.5", "0.4"), default_doc="that of the image, else 0.5"
+        "Version of OME-NGFF: 0.6 and 0.5 are stored in Zarr 3, 0.4 in Zarr 2, which has no shards.",
+        ("0.6", "0.5", "0.4"),
+        default_doc="that of the image, else 0.5",
     )

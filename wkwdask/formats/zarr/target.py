@@ -14,7 +14,7 @@ from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, new_axes, raw_codecs, zarr_shape
-from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, multiscale, pyramid_level, rgb_range, scale_of
+from wkwdask.formats.zarr.ngff import DEFAULT_VERSION, LABELS, VERSIONS, has_systems, is_written, multiscale, pyramid_level, rgb_range, scale_of, zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.stored_array import StoredArray
@@ -135,8 +135,12 @@ class NgffTarget(TargetFolder):
         return (f"{self.folder}: has {len(names)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF requires the same number: mag= selects some",)
 
     def _version(self, options: ZarrOptions) -> str:
-        version = options.ngff or self.version or "0.5"
-        if version not in VERSIONS:
+        above = read_image(dirname(dirname(self.folder))) if self.version is None and basename(dirname(self.folder)) == LABELS else None
+        stored = self.version or (None if above is None else above[0])  # one version in a hierarchy (OME-NGFF 0.6, "OME-Zarr Metadata")
+        version = options.ngff or stored or DEFAULT_VERSION
+        if stored is not None and version == "0.6" and has_systems(stored):
+            version = stored
+        if not is_written(version):
             raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, expected {' or '.join(VERSIONS)}")
         return version
 
@@ -146,7 +150,7 @@ class NgffTarget(TargetFolder):
         for level in levels:
             self._check_no_duplicate(level)
         rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
-        edit = NgffEdit(self.folder, version, multiscale(name, levels, new_axes(spec.num_channels)), is_label, rgb)
+        edit = NgffEdit(self.folder, version, multiscale(name, levels, new_axes(spec.num_channels), version=version), is_label, rgb)
         edit.check_current()
         if self.folder.split("/")[-2] == LABELS and not is_label:
             what = f"got {spec.num_channels} x {spec.dtype.name}, which is not a segmentation"
@@ -215,7 +219,7 @@ def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_
         cells = default_chunks_per_shard(spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
     else:
         cells = chunks_per_shard(stored.shard_shape, stored.chunk_shape)
-    level, number = options.level_of(compression), 3 if version == "0.5" else 2
+    level, number = options.level_of(compression), zarr_format_of(version)
     return ArrayEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
 
 
