@@ -58,7 +58,7 @@ def test_means_and_ids(tmp_path, columns, rows):
 @pytest.mark.parametrize("remote", [False, True])
 def test_only_the_middle_chunk_of_a_pixel_is_read(tmp_path, remote):
     if remote:
-        pytest.importorskip("aiohttp", reason="the driver of http")
+        pytest.importorskip("obstore", reason="reads http")
     array = EM[:1]
     write_volume(tmp_path / "v", array, offset=(-13, 5, 7), chunk=(4, 4, 4))
     with range_server(tmp_path) as server:

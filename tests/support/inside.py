@@ -16,13 +16,14 @@ from wkwdask.model import (
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
 from wkwdask.runs import job as jobs
-from wkwdask.store import files, locks, remote
+from wkwdask.store import files, fsspec_files, locks, object_store
 from wkwdask.verbs import pyramid as pyramid_jobs
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
 from wkwdask.viewer import preview as slices
 
 _LIMITS = {
+    "answer_seconds": [(object_store, "_NO_ANSWER_SECONDS")],  # that a server may take
     "brick_source_nbytes": [(pyramid, "_BRICK_SOURCE_NBYTES")],  # that a pyramid makes a brick from
     "brick_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `apply` holds at once
     "card_nbytes": [(layers, "_MOST_NBYTES")],  # read for a picture in a notebook
@@ -33,7 +34,7 @@ _LIMITS = {
     "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
     "ids_of_32_bits": [(find_components, "_MOST_OF_32_BITS")],
     "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],  # of a file that is written in parts
-    "pauses": [(remote, "_RETRY_PAUSES_SECONDS")],  # before a server is asked again
+    "pauses": [(object_store, "_PAUSES_SECONDS"), (fsspec_files, "_PAUSES_SECONDS")],  # before a server is asked again
     "picture_tile_vx": [(slices, "_TILE_VX")],
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
     "region_vx": [(pyramid, "_REGION_VX")],  # edge of what a task of a pyramid makes of its first mag

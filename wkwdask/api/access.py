@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import check_names_format, open_cached, open_stored
+from wkwdask.errors import BoundsError, MissingError, ReplacedError, UnsupportedError
+from wkwdask.formats.opening import check_names_format, open_cached, open_stored, use_storage_options
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.kernels.arrays import empty_aligned
@@ -20,7 +20,7 @@ from wkwdask.streams.threads import MIN_NBYTES, read_on_threads
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import dask.array as da
     import numpy.typing as npt
@@ -43,6 +43,7 @@ def open(
     axes: str | None = None,
     channel: int | None = None,
     chunk_size: Sequence[int] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> da.Array:
     """Open one mag of a layer as a dask array.
 
@@ -52,7 +53,8 @@ def open(
     ----------
     url : str or path
         A dataset, a layer or a mag in WKW; a Neuroglancer precomputed volume; an N5 container, group or dataset; an OME-NGFF image or another Zarr array. A
-        local folder, or ``"precomputed://"``, ``"n5://"`` or ``"zarr://"`` and a path or URL (``https://``, ``s3://``, ``gs://``).
+        local folder or a URL (``https://``, ``s3://``, ``gs://``, ``az://``). Remote formats other than WKW need ``"precomputed://"``, ``"n5://"`` or
+        ``"zarr://"`` before the URL.
     layer : str, optional
         The layer, or the path of a group in N5 and Zarr; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
@@ -70,6 +72,9 @@ def open(
         Open only this channel, without the axis c.
     chunk_size : sequence of 3 int, optional
         Chunk size to read from a precomputed scale that stores several [voxels]; by default the first.
+    storage_options : mapping, optional
+        How to reach a remote server: ``profile``, ``region``, ``endpoint``, ``account``, ``anonymous``, ``requester_pays``. They hold for this URL, and all
+        below it, in the rest of the process; see ``docs/remote.md``.
 
     Returns
     -------
@@ -99,6 +104,7 @@ def open(
     """
     from wkwdask.graphs.read import open_array
 
+    use_storage_options(url, storage_options)
     volume = open_stored(url, layer, mag_or_key(mag), chunk_size)[1]
     box = parse_box_of(volume, bounding_box)
     if origin not in ("box", "absolute"):
@@ -116,6 +122,7 @@ def read(
     layer: str | None = None,
     mag: MagLike | None = None,
     threads: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[Any]:
     """Read voxels into a numpy array, without dask. Safe to call in threads and forked processes.
 
@@ -132,7 +139,10 @@ def read(
         The mag; by default the mag of the path, else the finest mag that has files.
     threads : int, optional
         Threads that decode. By default as many as cores for arrays above 8 MiB, and one for smaller arrays, in other threads than the main one (where tasks
-        of dask run) and in forked or spawned processes (such as workers of a data loader).
+        of dask run) and in forked or spawned processes (such as workers of a data loader). Remote files are requested concurrently in any case.
+    storage_options : mapping, optional
+        How to reach a remote server: ``profile``, ``region``, ``endpoint``, ``account``, ``anonymous``, ``requester_pays``. They hold for this URL, and all
+        below it, in the rest of the process; see ``docs/remote.md``.
 
     Returns
     -------
@@ -159,6 +169,7 @@ def read(
     >>> wkwdask.read(f"{folder}/1", ((0, 0, 5), (1, 1, 8))).ravel().tolist()
     [5, 6, 7]
     """
+    use_storage_options(url, storage_options)
     parsed_mag = mag_or_key(mag)
     volume = open_cached(url, layer, parsed_mag, refresh=box is None)
     selected = volume.box if box is None else voxel_box(box, volume.box.mag)
@@ -172,13 +183,13 @@ def read(
         return _read_box(open_cached(url, layer, parsed_mag, refresh=True), selected, threads)
 
 
-def _read_box(volume: Volume, box: BoundingBox, threads: int | None) -> npt.NDArray[Any]:
+def _read_box(volume: StoredArray, box: BoundingBox, threads: int | None) -> npt.NDArray[Any]:
     try:
         out = empty_aligned((volume.num_channels, *box.size), volume.dtype, "F")
     except (MemoryError, ValueError):
         count = volume.num_channels * box.volume
         raise UnsupportedError(f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; choose a smaller box") from None
-    read_on_threads(volume, out, box.topleft, _num_threads(threads, out.nbytes))
+    read_on_threads(volume, out, box.topleft, _num_threads(volume, threads, out.nbytes))
     return out
 
 
@@ -189,6 +200,7 @@ def read_many(
     layer: str | None = None,
     mag: MagLike | None = None,
     threads: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
     """Read many boxes, decoding each block once however many boxes overlap it. Safe to call in threads and forked processes.
 
@@ -206,6 +218,8 @@ def read_many(
         The mag; by default the mag of the path, else the finest mag that has files.
     threads : int, optional
         Threads that decode, as for :func:`read`.
+    storage_options : mapping, optional
+        How to reach a remote server, as for :func:`open`.
 
     Returns
     -------
@@ -234,6 +248,7 @@ def read_many(
     >>> patches.shape, patches[1].ravel().tolist()
     ((2, 1, 1, 1, 3), [6, 7, 8])
     """
+    use_storage_options(url, storage_options)
     parsed_mag = mag_or_key(mag)
     volume = open_cached(url, layer, parsed_mag)
     corners = _parse_boxes(boxes, volume)
@@ -285,14 +300,14 @@ def _read_boxes(volume: StoredArray, corners: npt.NDArray[np.int64], threads: in
             f"{volume.name}: {len(corners)} boxes have {count:,} values of {volume.dtype}, which do not fit into memory; read fewer"
         ) from None
     parts = list(out)
-    read_boxes(volume, corners[:, 0], parts, _num_threads(threads, sum(part.nbytes for part in parts)))
+    read_boxes(volume, corners[:, 0], parts, _num_threads(volume, threads, sum(part.nbytes for part in parts)))
     return out
 
 
-def _num_threads(threads: int | None, nbytes: int) -> int:
+def _num_threads(volume: StoredArray, threads: int | None, nbytes: int) -> int:
     """Return the number of threads to read so many bytes."""
     if threads is None:
-        return reading_threads() if nbytes > MIN_NBYTES else 1
+        return volume.latency_threads or (reading_threads() if nbytes > MIN_NBYTES else 1)
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     return threads
@@ -304,6 +319,7 @@ def sample(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[Any]:
     """Read the values at many points, decoding each block once.
 
@@ -317,6 +333,8 @@ def sample(
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that has files.
+    storage_options : mapping, optional
+        How to reach a remote server, as for :func:`open`.
 
     Returns
     -------
@@ -348,18 +366,21 @@ def sample(
         array = array.reshape(0, 3).astype(np.int64)
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
         raise TypeError(f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}")
+    use_storage_options(url, storage_options)
     volume = open_cached(url, layer, mag_or_key(mag), refresh=True)
     values = sample_points(volume, array.astype(np.int64))
     return values[:, 0] if volume.num_channels == 1 else values
 
 
-def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
+def info(url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> DatasetSummary | VolumeSummary:
     """Summarise a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info`` does.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag; a precomputed volume; an N5 container, group or dataset; a Zarr group or array.
+    storage_options : mapping, optional
+        How to reach a remote server, as for :func:`open`.
 
     Returns
     -------
@@ -383,7 +404,9 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
     >>> [(layer.name, [mag.files for mag in layer.mags]) for layer in wkwdask.info(dataset.path).layers]
     [('raw', [8])]
     """
-    its_format = format_of(url)
-    if its_format is None:
+    use_storage_options(url, storage_options)
+    try:
+        return (format_of(url) or default_format()).summarize(url)  # type: ignore[return-value]
+    except MissingError:
         check_names_format(url)
-    return (its_format or default_format()).summarize(url)  # type: ignore[return-value]
+        raise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError, ViewerWarning
-from wkwdask.formats.opening import EXPORT_SUFFIXES, check_target_name, describe_unusable_levels, find, format_of_target, local_mags, target_for
+from wkwdask.formats.opening import EXPORT_SUFFIXES, check_target_name, describe_unusable_levels, find, format_of_target, target_for
 from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
 from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of, storage_records
@@ -379,7 +379,7 @@ def _convert_levels(image: Image, destination: Destination, selection: LayerSele
 
     if not image.mags:
         image.volume()  # raises the error that explains why no mag can be used
-    mags = selection.mags_of(image.folder, local_mags(image))
+    mags = selection.mags_of(image.folder, list(image.mags))
     copies = [selection.copy_of(image.volume(mag)) for mag in mags]
     check_alike(copies)
     first, workers = copies[0].source, num_workers()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.layers import Layer, card, invalid_layer, layer_of
 from wkwdask.errors import ExistsError, FormatError, MissingError
+from wkwdask.formats.opening import use_storage_options
 from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
@@ -36,7 +37,7 @@ from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import length_nm
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store import files
-from wkwdask.store.paths import basename, local_path
+from wkwdask.store.paths import any_path, basename, local_path
 from wkwdask.verbs.webknossos.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
 
 if TYPE_CHECKING:
@@ -359,13 +360,15 @@ class Dataset:
         return self.refreshed()
 
 
-def open_dataset(url: str | os.PathLike[str]) -> Dataset:
+def open_dataset(url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Dataset:
     """Open a dataset with a ``datasource-properties.json``.
 
     Parameters
     ----------
     url : str or path
-        Folder of the dataset.
+        Folder or remote URL of the dataset. A remote dataset cannot be edited.
+    storage_options : mapping, optional
+        How to reach a remote server, as for :func:`open`.
 
     Returns
     -------
@@ -388,7 +391,8 @@ def open_dataset(url: str | os.PathLike[str]) -> Dataset:
     >>> wkwdask.open_dataset(dataset.path)["raw"]
     Layer 'raw': color, uint8, (0, 0, 0) + (64, 64, 64), mags 1
     """
-    path = local_path(url)
+    use_storage_options(url, storage_options)
+    path = any_path(url)
     source = read_datasource(path)
     if source is None:
         raise MissingError(f"{path}: not a dataset: {FILE_NAME} is missing; create_dataset() makes one")

@@ -117,9 +117,9 @@ def _scale_cells(scale: ScaleSummary) -> tuple[str, ...]:
     if scale.problem:
         return scale.key, "-", resolution, "cannot be opened", "", "", "", "", ""
     chunks = ", ".join("x".join(map(str, shape)) for shape in scale.chunk_sizes)
-    counted = ("-", "-") if scale.files is None or scale.nbytes is None else (f"{scale.files:,}", format_nbytes(scale.nbytes))
     shown = f"{scale.encoding} (hidden)" if scale.hidden else scale.encoding
-    return scale.key, "-" if scale.mag is None else scale.mag.name, resolution, _box(scale.box), chunks, shown or "-", scale.sharding or "-", *counted
+    mag, counted = "-" if scale.mag is None else scale.mag.name, _counted(scale.files, scale.nbytes)
+    return scale.key, mag, resolution, _box(scale.box), chunks, shown or "-", scale.sharding or "-", *counted
 
 
 def _lengths(size: tuple[float, float, float] | None, unit: str) -> str:
@@ -159,7 +159,12 @@ def _mag_cells(mag: MagSummary) -> tuple[str, ...]:
         return mag.mag.name, "cannot be opened", "", "", "", "", ""
     edge = mag.block_len * mag.file_len
     block, file = (str(mag.block_len), str(edge)) if edge else ("-", "-")
-    return mag.mag.name, _box(mag.box), block, file, mag.compression, f"{mag.files:,}", format_nbytes(mag.nbytes)
+    return mag.mag.name, _box(mag.box), block, file, mag.compression, *_counted(mag.files, mag.nbytes)
+
+
+def _counted(files: int | None, nbytes: int | None) -> tuple[str, str]:
+    """Format number and size of files; remote ones are not counted."""
+    return ("-", "-") if files is None or nbytes is None else (f"{files:,}", format_nbytes(nbytes))
 
 
 def _box(box: BoundingBox | None) -> str:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.registry import default_format, format_named, format_of, formats
+from wkwdask.formats.registry import default_format, format_named, format_of, formats, location_of
 from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource, with_external
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.store import files
+from wkwdask.store.access import access_of, remember_access
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import anchored, is_remote, local_path
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -38,20 +39,34 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     if chunk_size is not None and not its_format.has_chunk_sizes:
         kinds = " or ".join(fmt.name for fmt in formats() if fmt.has_chunk_sizes)
         raise ValueError(f"{os.fspath(url)}: chunk_size= applies to {kinds} volumes only")
-    return its_format.find(url, chunk_size)
+    try:
+        return its_format.find(url, chunk_size)
+    except MissingError:
+        check_names_format(url)
+        raise
+
+
+def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> None:
+    """Use options for a remote URL, and everything below it, in the rest of this process."""
+    if options is None:
+        return
+    location = location_of(url)
+    if not is_remote(location):
+        raise ValueError(f"{location}: storage_options= applies to remote URLs only")
+    remember_access(location, options)
 
 
 def check_names_format(url: str | os.PathLike[str]) -> None:
-    """Raise UnsupportedError for a web URL that names no format, and name the format of the volume if the server has one."""
+    """Raise an error that names the format of a remote URL without a prefix, or all prefixes. Local paths and URLs with a prefix pass."""
     text = os.fspath(url)
-    if not text.startswith(("http://", "https://")):
+    if not is_remote(text) or format_of(url) is not None:
         return
-    with contextlib.suppress(OSError, FormatError, ModuleNotFoundError):  # no answer or no driver: the error below lists all formats
-        store = open_store(text)
-        for fmt in formats():
-            if fmt.documents and any(data is not None for data in store.read_whole(fmt.documents, _LARGEST_RECORD)):
-                raise UnsupportedError(f"{text}: this is a volume of the format {fmt.name}; write {fmt.name}://{text}")
-    local_path(text)  # raises an error that lists all formats
+    store = open_store(text)
+    for fmt in formats():
+        if fmt.documents and any(data is not None for data in store.read_whole(fmt.documents, _LARGEST_RECORD)):
+            raise UnsupportedError(f"{text}: this is a volume of the format {fmt.name}; write {fmt.name}://{text}")
+    prefixes = [fmt.url_name.prefixes[0] for fmt in formats() if fmt.url_name.prefixes]
+    raise MissingError(f"{text}: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: {' or '.join(f'{each}{text}' for each in prefixes)}")
 
 
 def open_stored(
@@ -66,11 +81,6 @@ def is_readable(layer: Image, mag: Mag) -> bool:
     with contextlib.suppress(MissingError, ModuleNotFoundError, FormatError, UnsupportedError):
         return layer.volume(mag).has_shards()
     return False
-
-
-def local_mags(image: Image) -> list[Mag]:
-    """Return the mags of an image that can be read; remote mags of a WKW dataset cannot."""
-    return [mag for mag, folder in image.mags.items() if image.container is None or not is_remote(folder)]
 
 
 def describe_unusable_levels(image: Image) -> str:
@@ -100,7 +110,7 @@ _cache: LruCache[_CachedVolume] = LruCache(128)
 
 def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, refresh: bool = False) -> StoredArray:
     """Open the level that a user names; without ``refresh``, return it from a cache as long as none of its records has changed."""
-    key = (anchored(os.fspath(url)), layer, mag)
+    key = (anchored(os.fspath(url)), layer, mag, access_of(location_of(url)) if is_remote(os.fspath(url)) else None)
     cached = _cache.get(key)
     if cached is not None and not refresh and cached.is_fresh():
         return cached.volume
@@ -112,7 +122,8 @@ def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag 
     if listed.container is None:
         is_cacheable, records = mag is not None or is_remote(volume.name) or image.key is not None, []
     else:
-        is_cacheable, records = (resolved.mag is not None or mag is not None) and image is listed, metadata_paths(resolved, listed, volume)
+        is_cacheable = (resolved.mag is not None or mag is not None) and image is listed
+        records = [path for path in metadata_paths(resolved, listed, volume) if not is_remote(path)]
     if is_cacheable:
         _cache.put(key, _CachedVolume(volume, time.monotonic(), {record: _stamp(record) for record in records}))
     return volume

@@ -102,7 +102,7 @@ def _container_around(folder: str) -> str | None:
 def external_location(dataset: str, folder: str) -> str | None:
     """Return the real path of a folder that lies outside its dataset, else None."""
     if is_remote(folder):
-        return folder
+        return None if is_below(folder, dataset) else folder
     names = folder.removeprefix(f"{dataset}/").split("/") if folder.startswith(f"{dataset}/") else [".."]
     below = itertools.accumulate(names, join, initial=dataset)
     if ".." not in names and not any(map(files.islink, itertools.islice(below, 1, None))):

@@ -262,7 +262,7 @@ def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) 
     if not len(places):
         return
     places = places[np.argsort(places[:, 0], kind="stable")]
-    batches = list(_batches(places, store.gap_nbytes, store.batch_nbytes))
+    batches = list(byte_ranges(places, store.gap_nbytes, store.batch_nbytes))
     at_once = 1 if store.is_local else _REMOTE_BATCHES
     for first in range(0, len(batches), at_once):
         requested = batches[first : first + at_once]
@@ -275,10 +275,10 @@ def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) 
                 yield row, data[start - begin : stop - begin], start
 
 
-def _batches(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Split chunks, sorted by offset, into byte ranges that are read at once."""
+def byte_ranges(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Split chunks, sorted by offset, into byte ranges that are read at once; the first two columns are start and stop."""
     first, end = 0, int(places[0, 1])
-    for n, (start, stop, _) in enumerate(places.tolist()):
+    for n, (start, stop, *_) in enumerate(places.tolist()):
         if n > first and (start > end + gap_nbytes or stop - int(places[first, 0]) > largest):
             yield places[first:n]
             first, end = n, stop

@@ -154,6 +154,9 @@ class Store(Protocol):
     def open(self, name: str) -> StoredFile | None:
         """Open a file, None if it is known to be missing."""
 
+    def open_heads(self, names: Sequence[str], nbytes: int) -> Sequence[StoredFile | None]:
+        """Open files, None for each missing one; a remote store reads the first ``nbytes`` bytes of each, in one request for each file."""
+
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         """Read whole files, None for each missing one; raises CorruptError for files larger than ``largest`` bytes."""
 

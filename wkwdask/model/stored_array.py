@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _FIRST_TRIED = 16  # files asked for by name before folders are listed
 _SAMPLED_FILES = 256  # files whose sizes are averaged
+_LATENCY_THREADS = 16
 _TRIED_FILES = 1 << 10  # for more files, list folders: one listing replaces a request for each missing file
 
 
@@ -289,6 +290,11 @@ class StoredArray(RandomAccessVolume):
             if voxels is not None:
                 yield plus(grid.origin, times(cell[1:], grid.chunk[1:])), voxels
         self.identity.check(has_absent=num_stored < math.prod(map(len, ranges)))
+
+    @property
+    def latency_threads(self) -> int:
+        """Number of threads that hide the latency of a remote store, 0 for a local one. A layout that reads boxes requests files concurrently by itself."""
+        return 0 if self.store.is_local else 1 if isinstance(self.layout, BoxCodec) else _LATENCY_THREADS
 
     @property
     def decodes_chunks(self) -> bool:

@@ -1,4 +1,4 @@
-"""Functions on files by path: on disk, in memory or in a zip. Functions named after those of ``os`` behave like them.
+"""Functions on files by path: on disk, in memory, in a zip, or remote (the last two only for reading). Functions named after those of ``os`` behave like them.
 
 Code elsewhere reaches files through these functions, or through a store, which calls them.
 """
@@ -21,7 +21,9 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.model.store import FileState
 from wkwdask.store.local import LocalFile, LocalFileSystem, LocalOutput
 from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, MemoryOutput
-from wkwdask.store.paths import ZIP, dirname, is_on_disk, join, relpath
+from wkwdask.store.paths import ZIP, dirname, is_memory, is_on_disk, is_remote, join, relpath
+from wkwdask.store.remote import OpenRemoteFile
+from wkwdask.store.remote_files import REMOTE_FILES, RemoteFileSystem
 from wkwdask.store.zipped import ZipFileSystem, ZippedFile
 
 if TYPE_CHECKING:
@@ -37,22 +39,24 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX = ".wkwdask-tmp"
 _REMOVE_ATTEMPTS = 5
 _LOCAL_FILES = LocalFileSystem()
-OpenFile = LocalFile | MemoryFile | ZippedFile
+OpenFile = LocalFile | MemoryFile | ZippedFile | OpenRemoteFile
 Output = LocalOutput | MemoryOutput
 
 
-def _system(path: str) -> LocalFileSystem | MemoryFileSystem | ZipFileSystem:
+def _system(path: str) -> LocalFileSystem | MemoryFileSystem | ZipFileSystem | RemoteFileSystem:
     return _LOCAL_FILES if is_on_disk(path) else _virtual(path)
 
 
-def _os(path: str) -> MemoryFileSystem | ZipFileSystem | ModuleType:
+def _os(path: str) -> MemoryFileSystem | ZipFileSystem | RemoteFileSystem | ModuleType:
     """Return the object that has the functions of ``os`` for a path."""
     return os if is_on_disk(path) else _virtual(path)
 
 
-def _virtual(path: str) -> MemoryFileSystem | ZipFileSystem:
+def _virtual(path: str) -> MemoryFileSystem | ZipFileSystem | RemoteFileSystem:
     """Return the file system of a path that is not one of the operating system."""
-    return _ZIP_FILES if ZIP in path else MEMORY_FILES
+    if ZIP in path:
+        return _ZIP_FILES
+    return MEMORY_FILES if is_memory(path) else REMOTE_FILES
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -166,6 +170,8 @@ def read_small(folder: str, names: Iterable[str], max_nbytes: int, memory: memor
 
 
 def _mode(path: str, *, follow: bool = True) -> int:
+    if is_remote(path):  # an unreachable server is no absent file
+        return REMOTE_FILES.mode(path)
     try:
         return _os(path).stat(path, follow_symlinks=follow).st_mode
     except FormatError:  # of a zip: nothing in it can be looked up
@@ -193,7 +199,7 @@ def isfile(path: str) -> bool:
 
 
 def islink(path: str) -> bool:
-    return modes.S_ISLNK(_mode(path, follow=False))
+    return not is_remote(path) and modes.S_ISLNK(_mode(path, follow=False))
 
 
 def getsize(path: str) -> int:
@@ -201,6 +207,8 @@ def getsize(path: str) -> int:
 
 
 def samefile(first: str, second: str) -> bool:
+    if is_remote(first) or is_remote(second):
+        return first == second
     return _system(first) is _system(second) and os.path.samestat(stat(first), stat(second))
 
 

@@ -36,7 +36,7 @@ def is_zipped(path: str) -> bool:
 
 def is_on_disk(path: str) -> bool:
     """Check whether a normal path is one of the operating system."""
-    return not is_memory(path) and ZIP not in path
+    return "://" not in path and ZIP not in path
 
 
 def is_remote(url: str) -> bool:
@@ -71,9 +71,7 @@ def _file_path(text: str) -> str:
     if is_url(text):
         if is_zipped(text):
             return text
-        raise UnsupportedError(
-            f"{text}: a remote URL needs a format prefix: precomputed://{text}, zarr://{text} or n5://{text}; local paths and file:// URLs need none"
-        )
+        raise UnsupportedError(f"{text}: a local path is needed here: remote locations are read-only, and only volumes are read from them")
     if is_memory(text):
         return normpath(text)
     text = os.path.expanduser(text.removeprefix("file://"))
@@ -83,6 +81,12 @@ def _file_path(text: str) -> str:
         # "link/.." is the parent of the link's target for the system, but the parent of the link for abspath.
         return path if real == os.path.realpath(path) else real
     return path
+
+
+def any_path(url: str | os.PathLike[str]) -> str:
+    """Return the normal path of a file that a user names, or its URL if it is remote."""
+    text = os.fspath(url)
+    return normpath(text) if is_remote(text) and not text.startswith(_OTHER_FORMATS) else local_path(text)
 
 
 def need_file_system(path: str, what: str) -> None:
@@ -101,11 +105,17 @@ def is_valid_path(text: str) -> bool:
 
 
 def _split_prefix(path: str) -> tuple[str, str]:
-    """Split a path into the prefix of its file system and the path inside."""
+    """Split a path into the prefix of its file system or server and the path inside."""
     archive, bar, inside = path.rpartition(ZIP)
     if bar:
         return archive + bar, inside
-    return (MEMORY, path[len(MEMORY) :]) if is_memory(path) else ("", path)
+    if "://" not in path:
+        return "", path
+    if is_memory(path):
+        return MEMORY, path[len(MEMORY) :]
+    protocol, _, rest = path.partition("://")
+    server, _, inside = rest.partition("/")
+    return f"{protocol}://{server}/", inside
 
 
 def _path_inside(path: str) -> str:
@@ -209,8 +219,7 @@ class UrlName:
 
     def location(self, url: str | os.PathLike[str]) -> str:
         """Return the path or URL of the folder in a URL of the format."""
-        text = self.stripped(url)
-        return text if is_remote(text) else local_path(text)
+        return any_path(self.stripped(url))
 
     def _is_ending(self, text: str) -> bool:
         _, bar, ending = text.rpartition("|")

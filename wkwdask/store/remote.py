@@ -1,39 +1,35 @@
-"""Remote locations read by fsspec (http, s3, gs and others): read-only, and anonymous without credentials.
+"""Remote locations: web servers and buckets, and the protocols that fsspec reads. Read-only, and anonymous without credentials.
 
 A refused file (403) is an error, unless a witness file proves that the server refuses absent files only, see ``store.with_witness``.
 """
 
 from __future__ import annotations
 
-import errno
-import functools
-import logging
 import os
 import posixpath
 import secrets
-import time
 import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
-from wkwdask.errors import AccessWarning, CorruptError, TruncatedError, UnsupportedError
-from wkwdask.model.extras import import_extra
+from wkwdask.errors import AccessWarning, CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.store import fsspec_files, object_store
+from wkwdask.store.access import Access
 from wkwdask.store.lru import LruCache
+from wkwdask.store.object_store import Answer, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from types import ModuleType
 
     import numpy as np
     import numpy.typing as npt
 
     from wkwdask.model.store import FileState, StoredEntry
 
-_DRIVERS = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
-"""Package that reads each protocol; fsspec itself reads the others."""
-_CONTACT_SECONDS = 5.0  # timeout of the first request to a server
-_RETRY_PAUSES_SECONDS = (0.2, 1.0)  # before each retry of a remote read [s]
+_REQUESTS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,56 +41,49 @@ class RemoteStore:
     """Random key of one opening. Caches of tables contain it, so a later opening reads the tables again."""
     witness: tuple[str, str] | None = None
     """Folder URL and name of a file that must stay readable for refused files to count as absent; None if refusals are errors."""
+    access: Access = field(default_factory=Access)
     is_local: ClassVar = False
-    files_at_once: ClassVar = 32
+    files_at_once: ClassVar = _REQUESTS_AT_ONCE
     gap_nbytes: ClassVar = 128 << 10  # reading this many unused bytes costs less than another request
     batch_nbytes: ClassVar = 8 << 20
+
+    @property
+    def client(self) -> ModuleType:
+        """Module that reads the protocol."""
+        return object_store if self.url.partition("://")[0] in object_store.PROTOCOLS else fsspec_files
 
     def path_of(self, name: str) -> str:
         """Return the URL of a file; ``..`` in a name leads out of the folder, as in any URL."""
         protocol, _, rest = self.url.partition("://")
-        if protocol in ("http", "https"):  # "#" and "?" would end the path
-            name = name.replace("#", "%23").replace("?", "%3F")
+        if object_store.PROTOCOLS.get(protocol) == "HTTP":  # "#" and "?" would end the path
+            name = object_store.quoted(name)
         if ".." not in name.split("/"):
             return f"{self.url}/{name}"
         return f"{protocol}://{posixpath.normpath(f'{rest}/{name}')}"
 
-    def file_system(self) -> Any:
-        """Return the fsspec file system, which fsspec caches for each process and thread."""
-        fsspec: Any = import_module("fsspec")  # slow to import, and not needed for local files
-        protocol = self.url.partition("://")[0]
-        if protocol in _DRIVERS:
-            import_extra(_DRIVERS[protocol], self.url, "remote")
-        try:
-            return fsspec.filesystem(protocol, **access_options(protocol))
-        except (ImportError, TypeError, ValueError) as error:  # some drivers need more options than a URL holds
-            raise UnsupportedError(f"{self.url}: cannot be read: {error}") from None
-
-    def fsspec_arguments(self) -> dict[str, Any]:
-        """Return the arguments with which zarr-python opens the location, after checking that the server answers."""
-        path = self.path_of("zarr.json")
-        failure = self.contact(self.file_system(), path)
-        if failure is not None:
-            _checked(failure, path)
-        options = access_options(self.url.partition("://")[0])
-        return {"storage_options": options} if options else {}
-
     def open(self, name: str) -> RemoteFile:
         return RemoteFile(self, self.path_of(name))
 
+    def open_heads(self, names: Sequence[str], nbytes: int) -> list[OpenRemoteFile | None]:
+        """Open files and read the first ``nbytes`` bytes of each, in one request for each file; None for absent ones."""
+        paths = [self.path_of(name) for name in names]
+        found = self._answers([Request(path, 0, nbytes) for path in paths])
+        return [None if answer is None else self._opened(path, answer) for path, answer in zip(paths, found, strict=True)]
+
+    def _opened(self, path: str, answer: Answer) -> OpenRemoteFile:
+        size: int = self.client.size(path, self.access) if answer.nbytes is None else answer.nbytes
+        return OpenRemoteFile(self, path, answer.data, size, answer.etag)
+
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         paths = [self.path_of(name) for name in names]
-        found = self.fetch(paths, [None] * len(paths), [None] * len(paths))
-        for path, data in zip(paths, found, strict=True):
-            if data is not None and len(data) > largest:
-                raise CorruptError(f"{path}: has {len(data)} bytes, expected at most {largest}")
-        return found
+        found = self._answers([Request(path, largest=largest) for path in paths])
+        return [None if answer is None else _whole(answer, path, largest) for path, answer in zip(paths, found, strict=True)]
 
     def names(self) -> list[str]:
         """List the names in the folder; empty if it cannot be listed."""
         try:
-            return sorted({str(path).rstrip("/").rpartition("/")[2] for path in self.file_system().ls(self.url, detail=False)})
-        except Exception:  # each driver raises its own error for a location that cannot be listed
+            return sorted(name for name, _ in self.client.names(self.url, self.access))
+        except (NotImplementedError, OSError, ValueError):
             return []
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
@@ -116,120 +105,64 @@ class RemoteStore:
     def below(self, name: str) -> RemoteStore:
         return replace(self, url=self.path_of(name))
 
-    def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
-        """Read ranges of files concurrently, with retries; None for each absent file."""
+    def fetch(self, requests: Sequence[Request]) -> list[bytes | None]:
+        """Read byte ranges of files concurrently; None for each absent file."""
+        return [None if answer is None else answer.data for answer in self._answers(requests)]
+
+    def _answers(self, requests: Sequence[Request]) -> list[Answer | None]:
         # The witness is read after the refusal. If it were read before, credentials could expire in between, and existing files would count as absent.
-        answers = self._fetch_or_errors(paths, starts, stops)
-        refused = [path for path, answer in zip(paths, answers, strict=True) if is_refused(answer)]
+        found = _for_all(self._answer_or_error, requests) if self.client.IS_CONCURRENT else list(map(self._answer_or_error, requests))
+        refused = [request.url for request, answer in zip(requests, found, strict=True) if isinstance(answer, PermissionError)]
         is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
         if is_absent and self.witness is not None:
             warn_of_refused(self.witness[0], refused[0], self.witness[1])
-        return [None if is_absent and is_refused(answer) else _checked(answer, path) for path, answer in zip(paths, answers, strict=True)]
+        return [None if is_absent and isinstance(answer, PermissionError) else _existing(answer) for answer in found]
 
-    def _fetch_or_errors(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | Exception]:
-        """Read ranges of files concurrently; failed reads are returned as exceptions."""
-        fs = self.file_system()
-        failure = self.contact(fs, paths[0])
-        if failure is not None:
-            return [failure] * len(paths)
-        if len(paths) > 1:
-            answers = fs.cat_ranges(paths, list(starts), list(stops), on_error="return")
-        else:
-            answers = [_read_or_error(fs.cat_file, paths[0], start=starts[0], end=stops[0])]
-        final: list[bytes | Exception] = []
-        for path, start, stop, answer in zip(paths, starts, stops, answers, strict=True):
-            for pause in _RETRY_PAUSES_SECONDS:
-                if not _is_transient(answer):
-                    break
-                time.sleep(pause)
-                answer = _read_or_error(fs.cat_file, path, start=start, end=stop)
-            final.append(answer)
-        return final
-
-    def contact(self, fs: Any, path: str) -> Exception | None:
-        """Check once per process that a server answers; return the error if it does not."""
-        # Drivers retry an unreachable server for minutes. The first request therefore has a short timeout.
-        server = "/".join(self.url.split("/")[:3])
-        if not getattr(fs, "async_impl", False) or _contacted_servers.get(server):
-            return None
-        end = time.monotonic() + _CONTACT_SECONDS
-        for pause in (*_RETRY_PAUSES_SECONDS, 0.0):
-            answer = _read_or_error(_cat_within, fs, path, end - time.monotonic())
-            if _is_answer(answer):
-                _contacted_servers.put(server, True)
-                return None
-            if time.monotonic() + pause >= end:
-                break
-            time.sleep(pause)
-        if isinstance(answer, TimeoutError):
-            return TimeoutError(f"no answer from {server} within {_CONTACT_SECONDS:g} seconds")
-        return answer if isinstance(answer, Exception) else None
+    def _answer_or_error(self, request: Request) -> Answer | Exception:
+        try:
+            answer: Answer = self.client.read(request, self.access)
+        except Exception as error:  # each is raised, or counts as absent, when all are known
+            return error
+        return answer
 
     def _can_read(self, root: str, name: str) -> bool:
         """Check whether the server still returns a file now, after it has refused another one."""
-        return isinstance(self._fetch_or_errors([replace(self, url=root).path_of(name)], [None], [None])[0], bytes)
+        return isinstance(self._answer_or_error(Request(replace(self, url=root).path_of(name))), Answer)
 
 
-_contacted_servers: LruCache[bool] = LruCache(256)
-"""Servers that have answered in this process."""
-
-
-def _cat_within(fs: Any, path: str, seconds: float) -> bytes:
-    """Read one byte of a file within a time limit."""
-    fsspec_asyn: Any = import_module("fsspec.asyn")
-    data: bytes = fsspec_asyn.sync(fs.loop, fs._cat_file, path, start=0, end=1, timeout=max(seconds, 0.1))
-    return data
-
-
-def _is_answer(found: bytes | Exception) -> bool:
-    """Check whether a server answered, even if only to report an absent file."""
-    is_status = any(isinstance(getattr(found, name, None), int) for name in ("status", "code"))
-    return not isinstance(found, Exception) or is_status or is_refused(found) or isinstance(found, FileNotFoundError | NotImplementedError | ValueError)
-
-
-def _read_or_error(read: Callable[..., bytes], *arguments: Any, **options: Any) -> bytes | Exception:
-    try:
-        return read(*arguments, **options)
-    except Exception as error:  # drivers raise errors of many libraries
-        return error
-
-
-def _is_transient(found: object) -> bool:
-    """Check whether a retry may succeed."""
-    return (
-        isinstance(found, Exception)
-        and not _is_beyond_end(found)
-        and not is_refused(found)
-        and not isinstance(found, (FileNotFoundError, NotImplementedError, ModuleNotFoundError))
-    )
-
-
-def _is_beyond_end(error: Exception) -> bool:
-    """Check whether a server reports that a range starts beyond the end of the file."""
-    status = error.status if hasattr(error, "status") else getattr(error, "code", None)
-    return status == 416 or "InvalidRange" in str(error)
-
-
-def _checked(found: bytes | Exception, path: str) -> bytes | None:
-    if isinstance(found, FileNotFoundError):
+def _existing(answer: Answer | Exception) -> Answer | None:
+    """Return an answer, None for an absent file; any other error is raised."""
+    if isinstance(answer, FileNotFoundError) and not isinstance(answer, MissingError):  # MissingError: the bucket is missing
         return None
-    if isinstance(found, Exception) and _is_beyond_end(found):
-        return b""
-    if isinstance(found, Exception):
-        code = errno.EACCES if is_refused(found) else getattr(found, "errno", None) or errno.EIO
-        raise OSError(code, f"cannot be read: {found or type(found).__name__}", path) from found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _whole(answer: Answer, path: str, largest: int) -> bytes:
+    """Return the content of a whole file; servers send stored gzip streams with ``Content-Encoding``."""
+    data = answer.data
+    if answer.encoding == "gzip" and data[:2] == b"\x1f\x8b":
+        try:
+            data = zlib.decompressobj(wbits=31).decompress(data, largest + 1)
+        except zlib.error as error:
+            raise CorruptError(f"{path}: byte 0: expected a gzip stream of {len(answer.data)} bytes, as the server says: {error}") from None
+    if len(data) > largest:
+        raise CorruptError(f"{path}: has {len(data)} bytes, expected at most {largest}")
+    return data
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
+    """Remote file, see :class:`wkwdask.model.store.StoredFile`."""
+
     store: RemoteStore
     name: str
-
-    @property
-    def nbytes(self) -> None:
-        """None: the size is unknown."""
-        return
+    head: bytes = field(default=b"", repr=False)
+    """First bytes of the file, which are not requested again."""
+    nbytes: int | None = None
+    etag: str | None = None
+    """State of the file when it was opened; a file that was replaced since then is an error. None if nothing was read yet."""
 
     @property
     def state(self) -> str:
@@ -238,12 +171,14 @@ class RemoteFile:
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
         """Read byte ranges, see :class:`StoredFile`. For a range beyond the end, some servers report an error and some return nothing."""
-        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-        found = self.store.fetch([self.name] * len(ranges), starts, stops)
+        known = len(self.head)
+        found = iter(self.store.fetch([Request(self.name, max(start, known), stop, self.etag) for start, stop in ranges if stop > known]))
         out = []
-        for (start, stop), data in zip(ranges, found, strict=True):
-            if data is None:
+        for start, stop in ranges:
+            rest = b"" if stop <= known else next(found)
+            if rest is None:
                 return None
+            data = self.head[start:stop] + rest
             if len(data) > stop - start:
                 what = f"requested {stop - start} bytes at byte {start}, got {len(data)}"
                 raise UnsupportedError(f"{self.name}: {what}: the server does not support range requests")
@@ -253,7 +188,7 @@ class RemoteFile:
         return out
 
     def read_end(self, nbytes: int) -> bytes | None:
-        return self.store.fetch([self.name], [-nbytes], [None])[0]
+        return self.store.fetch([Request(self.name, -nbytes, None, self.etag)])[0]
 
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         """Fill memory with the bytes at an offset; False if the file is absent."""
@@ -268,21 +203,38 @@ class RemoteFile:
     def __exit__(self, *error: object) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRemoteFile(RemoteFile):
+    """Remote file whose size and first bytes are known, with the methods of :class:`wkwdask.store.local.OpenFile`."""
+
+    nbytes: int = 0
+    descriptor: ClassVar[None] = None
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        for start, stop in ranges:
+            if stop > self.nbytes:  # checked before it is requested: a damaged table may ask for terabytes
+                raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
+        found = RemoteFile.read(self, ranges)
+        if found is None:
+            raise MissingError(f"{self.name}: not found, though it existed a moment ago")
+        return found
+
+    def read_some(self, nbytes: int, offset: int) -> bytes:
+        """Read bytes at an offset; fewer at the end of the file."""
+        return self.read([(min(offset, self.nbytes), min(offset + nbytes, self.nbytes))])[0]
+
+    def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
+        """Read many ranges concurrently; each row is (offset in file, offset in memory, length)."""
+        rows, view = ranges.tolist(), memoryview(memory.data)
+        for (_, start, length), data in zip(rows, self.read([(offset, offset + length) for offset, _, length in rows]), strict=True):
+            view[start : start + length] = data
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 _warned_locations: LruCache[bool] = LruCache(1024)
 """Locations for which a warning about refused files was issued."""
-
-
-def is_refused(found: object) -> bool:
-    """Check whether an error says that access is denied; aiohttp, s3fs and gcsfs raise different ones.
-
-    Examples
-    --------
-    >>> is_refused(PermissionError("Access Denied")), is_refused(OSError("Forbidden: https://...")), is_refused(FileNotFoundError()), is_refused(b"")
-    (True, True, False, False)
-    """
-    if not isinstance(found, Exception):
-        return False
-    return isinstance(found, PermissionError) or getattr(found, "status", None) == 403 or (isinstance(found, OSError) and str(found).startswith("Forbidden:"))
 
 
 def warn_of_refused(location: str, path: str, witness: str) -> None:
@@ -293,38 +245,24 @@ def warn_of_refused(location: str, path: str, witness: str) -> None:
         warnings.warn(f"{location}: {note}", AccessWarning, stacklevel=2)
 
 
-_GOOGLE_VARIABLES = ("GOOGLE_APPLICATION_CREDENTIALS", "GCE_METADATA_HOST", "K_SERVICE", "CLOUD_RUN_JOB")
-_ACCESS_OPTIONS = {"anon", "key", "secret", "token", "profile", "session"}  # if the user sets one of them in the configuration of fsspec, it decides
-_MACHINE = Path("/sys/class/dmi/id/product_name")
+# ------------------------------------------------------------------------------------------------ threads
+
+_threads: ThreadPoolExecutor | None = None
 
 
-def access_options(protocol: str) -> dict[str, Any]:
-    """Return the driver options for anonymous access; empty if the user has credentials."""
-    fsspec: Any = import_module("fsspec")
-    if _ACCESS_OPTIONS & set(fsspec.config.conf.get(protocol, ())):
-        return {}
-    if protocol in ("gs", "gcs"):
-        logging.getLogger("gcsfs").addHandler(logging.NullHandler())  # gcsfs also logs the errors that it raises
-        return {} if _has_google_credentials() else {"token": "anon"}
-    if protocol in ("s3", "s3a"):
-        return {} if _has_amazon_credentials(tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))) else {"anon": True}
-    return {}
+def _for_all(function: Any, items: Sequence[Any]) -> list[Any]:
+    """Call a function for all items, on threads that all reads of the process share."""
+    global _threads
+    if len(items) < 2:
+        return list(map(function, items))
+    if _threads is None:
+        _threads = ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="wkwdask-request")
+    return list(_threads.map(function, items))
 
 
-def _has_google_credentials() -> bool:
-    """Check for a key, a gcloud login, or a Google machine. Other machines would wait for Google's metadata server."""
-    folder = Path(os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
-    return (
-        any(os.environ.get(name) for name in _GOOGLE_VARIABLES)
-        or (folder / "application_default_credentials.json").is_file()
-        or (_MACHINE.is_file() and _MACHINE.read_text().startswith("Google"))
-    )
+def _forget_threads() -> None:
+    global _threads
+    _threads = None
 
 
-@functools.cache
-def _has_amazon_credentials(_: tuple[tuple[str, str], ...]) -> bool:
-    session: Any = import_module("botocore.session")
-    try:
-        return session.get_session().get_credentials() is not None
-    except Exception:  # a broken configuration is reported by the driver
-        return True
+os.register_at_fork(after_in_child=_forget_threads)

@@ -1,4 +1,4 @@
-"""Stores: a folder, local or in a zip, or a remote location read by fsspec (http, s3, gs and others).
+"""Stores: a folder, local or in a zip, or a remote location (http, s3, gs, az and others).
 
 An absent file is None; every other failure is an error. Remote locations are read-only. Stores hold no open file or connection, so they are cheap to pickle.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.store import files
+from wkwdask.store.access import access_of
 from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
 from wkwdask.store.paths import dirname, is_remote, is_url, local_path
 from wkwdask.store.remote import RemoteStore
@@ -31,15 +32,9 @@ def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
     if not is_remote(text):
         path = local_path(text)
         return ServedZipStore(path) if is_url(path) else FolderStore(path)
-    store = RemoteStore(text.rstrip("/"))
-    store.file_system()  # raises an error if no driver reads the URL
+    store = RemoteStore(text.rstrip("/"), access=access_of(text))
+    store.client.check(store.url, store.access)
     return store
-
-
-def remote_options(location: str) -> dict[str, Any]:
-    """Return the arguments with which zarr-python opens a location, after checking that a remote server answers."""
-    store = open_store(location)
-    return {} if isinstance(store, FolderStore) else store.fsspec_arguments()
 
 
 def with_witness(store: Store, name: str) -> Store:
@@ -84,6 +79,10 @@ class FolderStore:
             if isinstance(error, FormatError):
                 raise
             raise CorruptError(f"{self.url}: no file can have the name {name!r}: {error}") from None
+
+    def open_heads(self, names: Sequence[str], nbytes: int) -> list[OpenFile | None]:
+        del nbytes
+        return list(map(self.open, names))
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         return [self._existing(name, lambda path: files.read_whole(path, largest)) for name in names]

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, Protocol
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
+from wkwdask.store.access import access_of
 from wkwdask.store.local import ABSENT, LocalFile, OpenFile, check_size
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import ZIP, is_url
@@ -233,7 +234,7 @@ class ZipFileSystem:
             opened = _zips.get(archive)
             if opened is None or time.monotonic() - opened.opened > _REMOTE_SECONDS:
                 folder, _, name = archive.rpartition("/")
-                file: StoredFile = RemoteStore(folder).open(name)
+                file: StoredFile = RemoteStore(folder, access=access_of(folder)).open(name)
                 directory = read_directory(file)
                 directory.infer_data_offsets()
                 opened = _OpenZip(file, directory, (0, 0, directory.nbytes), time.monotonic(), is_on_server=True)

@@ -9,6 +9,8 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.geometry.mag import vec3
+from wkwdask.model.stored_array import StoredArray
+from wkwdask.streams.threads import for_each
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 
+_REMOTE_READERS = 16
+
+
 def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return the values at points, shape (n, 3), as an array of shape (n, c)."""
+    """Return the values at points, shape (n, 3), as an array of shape (n, c). Chunks of a remote volume are read concurrently."""
     outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
     if outside.size:
         raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")
@@ -30,11 +35,14 @@ def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[
     number = np.ravel_multi_index(tuple((chunks - low).T), tuple(chunks.max(axis=0) - low + 1))
     by_chunk = np.argsort(number, kind="stable")
     cuts = [0, *(np.flatnonzero(np.diff(number[by_chunk])) + 1).tolist(), len(points)]
-    for first, last in pairwise(cuts):
-        members = by_chunk[first:last]
+
+    def read(span: tuple[int, int]) -> None:
+        members = by_chunk[span[0] : span[1]]
         low, high = points[members].min(axis=0), points[members].max(axis=0) + 1
         voxels = np.empty((volume.num_channels, *(high - low)), volume.dtype, order="F")
         volume.read_into(voxels, vec3(low.tolist()))
         x, y, z = (points[members] - low).T
         values[members] = voxels[:, x, y, z].T
+
+    for_each(read, list(pairwise(cuts)), _REMOTE_READERS if isinstance(volume, StoredArray) and not volume.store.is_local else 1)
     return values

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
+from wkwdask.model.stored_array import StoredArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,11 +28,14 @@ _MIN_PART_NBYTES = 1 << 20
 
 def read_on_threads(volume: Volume, out: npt.NDArray[Any], topleft: Vec3, threads: int, first_channel: int = 0) -> None:
     """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded twice."""
-    parts = num_parts(threads, out.nbytes)
+    # A remote volume is split between shards only: their ranges stay long, and even few bytes are worth a thread.
+    is_remote = isinstance(volume, StoredArray) and not volume.store.is_local
+    parts = num_parts(threads, 1 << 62 if is_remote else out.nbytes)
     if parts == 1:
         volume.read_into(out, topleft, first_channel)
         return
-    boxes = split_box(BoundingBox(topleft, out.shape[1:], volume.box.mag), volume.origin, volume.chunk_shape, volume.shard_shape, parts)
+    chunk = volume.shard_shape if is_remote else volume.chunk_shape
+    boxes = split_box(BoundingBox(topleft, out.shape[1:], volume.box.mag), volume.origin, chunk, volume.shard_shape, parts)
     for_each(lambda box: volume.read_into(part_of_array(out, box, topleft), box.topleft, first_channel), boxes, threads)
 
 

@@ -13,13 +13,13 @@ from xarray.backends import BackendEntrypoint
 
 import wkwdask.xarray.accessor  # noqa: F401  # registers .wkw
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.opening import find, open_stored
+from wkwdask.formats.opening import find, open_stored, use_storage_options
 from wkwdask.formats.registry import format_named
 from wkwdask.model.image import mag_or_key
 from wkwdask.xarray.variables import drop, node_of, open_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wkwdask.api.options import MagLike
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -44,8 +44,15 @@ class GroupsBackend(BackendEntrypoint):
         """Return whether a path or URL has the engine's format."""
         return format_named(self.format_name).guess_can_open(filename_or_obj)
 
-    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
+    def open_datatree(  # type: ignore[override]
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> xr.DataTree:
         """Open a container or layer as a tree, with a leaf for each mag and, if there are several layers, a node for each layer."""
+        use_storage_options(filename_or_obj, storage_options)
         return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
 
     def open_groups_as_dict(  # type: ignore[override]
@@ -58,7 +65,7 @@ class GroupsBackend(BackendEntrypoint):
 class LayersBackend(GroupsBackend):
     """Base class of engines for formats with several layers."""
 
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box", "storage_options")
 
     def open_dataset(  # type: ignore[override]
         self,
@@ -68,8 +75,10 @@ class LayersBackend(GroupsBackend):
         layer: str | None = None,
         mag: MagLike | None = None,
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> xr.Dataset:
         """Open one mag of a layer as a lazy variable named after the layer."""
+        use_storage_options(filename_or_obj, storage_options)
         return drop(open_variables(*open_stored(self.qualified_url(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
 
 
@@ -151,7 +160,7 @@ class PrecomputedBackend(GroupsBackend):
     """The engine ``"precomputed"``."""
 
     description: ClassVar[str] = "Neuroglancer precomputed volumes, local and remote"
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "mag", "bounding_box", "chunk_size")
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "mag", "bounding_box", "chunk_size", "storage_options")
     format_name: ClassVar[str] = "precomputed"
 
     def open_dataset(  # type: ignore[override]
@@ -162,8 +171,10 @@ class PrecomputedBackend(GroupsBackend):
         mag: MagLike | None = None,
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
         chunk_size: Sequence[int] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> xr.Dataset:
         """Open one scale as a lazy variable named after the volume's folder."""
+        use_storage_options(filename_or_obj, storage_options)
         layer, volume = open_stored(self.qualified_url(filename_or_obj), None, mag_or_key(mag), chunk_size)
         return drop(open_variables(layer, volume, bounding_box), drop_variables)
 

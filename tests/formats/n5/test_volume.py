@@ -199,7 +199,7 @@ def test_what_is_n5(container, tmp_path):
 
 def test_remote(container):
     """Behind a web server, which lists nothing: levels are found one after the other, absent blocks are zero."""
-    pytest.importorskip("aiohttp")
+    pytest.importorskip("obstore", reason="reads http")
     with range_server(container) as server:
         assert [mag for _, mag, _ in levels_of(f"n5://{server.url}/volumes/em")] == [Mag(1, 1, 1), Mag(2, 2, 2)]
         np.testing.assert_array_equal(wkwdask.read(f"n5://{server.url}/volumes/em")[0], ARRAY)

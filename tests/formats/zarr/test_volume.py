@@ -247,7 +247,7 @@ def test_what_is_zarr(tmp_path):
 
 
 def test_remote(group):
-    pytest.importorskip("aiohttp", reason="the driver of http")
+    pytest.importorskip("obstore", reason="reads http")
     with range_server(group) as server:
         assert [level[:3] for level in levels_of(f"zarr://{server.url}/em")[:2]] == [("0", Mag(1, 1, 1), (4, 4, 40)), ("1", Mag(2, 2, 2), (8, 8, 80))]
         np.testing.assert_array_equal(wkwdask.read(f"zarr://{server.url}/em", ((30, 20, 3), (40, 30, 13)))[0], ARRAY[30:40, 20:30, 3:13])

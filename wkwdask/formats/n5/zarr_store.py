@@ -6,14 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import FsspecStore, LocalStore, WrapperStore
+from zarr.storage import WrapperStore
 
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.layer import location_of
 from wkwdask.formats.n5.zarr_view import declared_axis_names, n5_array_document, n5_group_document
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
+from wkwdask.formats.zarr.library_store import library_store
 from wkwdask.model.json_text import parse_object
-from wkwdask.store.store import open_store, remote_options
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     import os
@@ -27,11 +28,7 @@ _ZARR_2 = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 def open_n5_store(url: str | os.PathLike[str]) -> N5Store:
     """Open a store; see :func:`wkwdask.api.zarr_views.n5_store`."""
-    location = location_of(url)
-    if open_store(location).is_local:
-        return N5Store(LocalStore(location, read_only=True))
-    remote: Any = FsspecStore.from_url(location, read_only=True, **remote_options(location))
-    return N5Store(remote)
+    return N5Store(library_store(open_store(location_of(url))))
 
 
 class N5Store(WrapperStore[Any]):

@@ -6,10 +6,11 @@ mags from the JSON too.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
@@ -27,7 +28,7 @@ from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
 from wkwdask.store.locks import update_json
-from wkwdask.store.paths import basename, dirname, is_remote, join, local_path
+from wkwdask.store.paths import any_path, basename, dirname, is_remote, join
 
 if TYPE_CHECKING:
     import os
@@ -44,6 +45,10 @@ def read_datasource(folder: str) -> DataSource | None:
             raw = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError:
+        if is_remote(path):  # buckets that may not be listed refuse absent files
+            return None
+        raise
     return parse_datasource(raw, path)
 
 
@@ -113,7 +118,12 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
     """Yield the mags: those that the JSON lists, or else the subfolders that contain a mag."""
     if layer.record is not None:
         for listed in layer.record.mags:
-            yield _level(layer_folder, name, layer, listed.mag, _listed_folder(layer_folder, layer.dataset_folder, listed.mag, listed.path))
+            folder = _listed_folder(layer_folder, layer.dataset_folder, listed.mag, listed.path)
+            if is_remote(str(layer.dataset_folder)) and not is_remote(folder):  # a remote file must not choose which local files are read
+                problem = f"{layer.dataset_folder}/{FILE_NAME}: mag {listed.mag} of layer {name} is at the local path {folder}, which is not followed"
+                yield Level(listed.mag.name, folder, mag=listed.mag, problem=problem, error=UnsupportedError)
+            else:
+                yield _level(layer_folder, name, layer, listed.mag, folder)
         return
     folders = {}
     with files.scandir(layer_folder) as entries:
@@ -140,20 +150,26 @@ def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: 
 def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None) -> str:
     """Return the folder of a mag that the JSON lists: its path, or else the folder with a conventional name (``2`` or ``2-2-2``)."""
     if path is not None:
-        # A remote mag keeps its URL and raises when it is opened, so that the local mags stay readable.
-        return path if is_remote(path) else local_path(path if "://" in path else join(str(dataset_folder), path))
+        return any_path(path if "://" in path else join(str(dataset_folder), path))
+    if is_remote(layer_folder):
+        return _remote_folder(layer_folder, mag)
     for name in (mag.name, mag.long_name):
         if files.isdir(f"{layer_folder}/{name}"):
             return f"{layer_folder}/{name}"
     return f"{layer_folder}/{mag.name}"
 
 
+@lru_cache(maxsize=256)
+def _remote_folder(layer_folder: str, mag: Mag) -> str:
+    """Return the folder of a mag without a path in a remote layer: a folder is known by its header."""
+    folders = [f"{layer_folder}/{name}" for name in (mag.name, mag.long_name)]
+    return next((folder for folder in folders if files.isfile(f"{folder}/{HEADER_NAME}")), folders[0])
+
+
 def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> StoredArray:
     if layer.data_format != "wkw":
         raise UnsupportedError(f"{layer_folder}: the layer is stored as {layer.data_format}, only wkw can be opened")
-    if is_remote(folder):
-        raise UnsupportedError(f"{layer.dataset_folder}/{FILE_NAME}: mag {mag} of layer {name} is at {folder}: only local paths can be opened")
-    return open_mag(local_path(folder), None if layer.record is None else layer.record.bounding_box, mag)
+    return open_mag(any_path(folder), None if layer.record is None else layer.record.bounding_box, mag)
 
 
 def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
@@ -163,12 +179,12 @@ def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
 
 def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> ResolvedUrl:
     """Resolve a path to a dataset, a layer or one mag."""
-    located = _locate(local_path(url))
+    located = _locate(any_path(url))
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
 
 
 def find_listed_arrays(path: str) -> ResolvedUrl | None:
-    """Resolve a local path that the JSON of a dataset lists as a Zarr or N5 layer, or as a mag of such a layer; None if no JSON lists it."""
+    """Resolve a path or URL that the JSON of a dataset lists as a Zarr or N5 layer, or as a mag of such a layer; None if no JSON lists it."""
     parent = dirname(path)
     for dataset, folder in ((parent, path), (dirname(parent), parent)):
         datasource = read_datasource(dataset)
@@ -176,7 +192,7 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
         if layer is None or not is_arrays_layer(layer):
             continue
         real = files.realpath(path)
-        mag = next((mag for mag, listed in layer.mags.items() if not is_remote(listed) and files.realpath(listed) == real), None)
+        mag = next((mag for mag, listed in layer.mags.items() if files.realpath(listed) == real), None)
         if mag is not None or folder == path:
             return ResolvedUrl(path, (layer,), mag)
     return None
@@ -205,7 +221,10 @@ def _locate(path: str) -> ResolvedUrl:
         return ResolvedUrl(path, (layer,))
     if datasource is not None:
         return ResolvedUrl(path, ())
-    if not files.isdir(path):
+    if is_remote(path):
+        with contextlib.suppress(FileNotFoundError):
+            files.read_bytes(f"{path}/{FILE_NAME}")  # raises the error of a refused file
+    elif not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     raise MissingError(f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here")
 
@@ -250,7 +269,7 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     real = files.realpath(layer_folder)
     for record in datasource.layers:
         layer = listed_layer(dataset_folder, datasource, record)
-        if any(files.realpath(dirname(folder)) == real for folder in layer.mags.values() if not is_remote(folder)):
+        if any(files.realpath(dirname(folder)) == real for folder in layer.mags.values()):
             return listed_layer(dataset_folder, datasource, record, layer_folder)
     record_of_name = datasource.layer(basename(layer_folder))
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
@@ -284,7 +303,7 @@ def open_arrays(layer: Image, only: Mag | None = None) -> Image:
             volume = (open_zarr_volume if stored == "zarr" else open_n5_volume)(folder, partial(_axes, record, item, source))
             volume = replace(volume, mag=mag, lengths_nm=size, channels=_channels(record, item, volume.num_channels, source))
             levels.append(array_level(mag.name, volume.cropped(record.bounding_box.in_mag(mag).intersection(volume.extent)), mag))
-        except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
+        except (FormatError, OSError, ModuleNotFoundError, UnsupportedError) as error:
             levels.append(Level(mag.name, folder, mag=mag, problem=str(error), error=type(error)))
     return array_image(stored, layer.folder, layer.name, levels, None if only is None else only.name, record.category)
 

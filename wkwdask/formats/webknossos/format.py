@@ -28,12 +28,12 @@ from wkwdask.formats.wkw.array import filled_box, wkw_target
 from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, is_mag_or_dataset, stray_in
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import WkwOptions, level_number
-from wkwdask.formats.wkw.stored_file import open_if_stored
+from wkwdask.formats.wkw.remote import open_in
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.target_image import Destination, LevelCopy
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
-from wkwdask.store.paths import basename, dirname, is_remote, local_path
+from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -86,7 +86,7 @@ class WebknossosFormat(ArrayFormat):
         return find_listed_arrays(path) is not None
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        return find_listed_arrays(local_path(url)) or locate(url)
+        return find_listed_arrays(any_path(url)) or locate(url)
 
     def summarize(self, url: Url) -> Summary:
         from wkwdask.formats.webknossos.summary import summarize
@@ -173,7 +173,7 @@ class WebknossosFormat(ArrayFormat):
         """Return whether all files have the block type of the header; files of other software may differ."""
         header = header_of(volume)
         for x, y, z in volume.stored_states()[:, :3].tolist():
-            file = open_if_stored(volume.shard_path((x, y, z)), header)
+            file = open_in(volume.store, (x, y, z), header)
             if file is not None and file.header.block_type is not header.block_type:
                 return False
         return True
@@ -250,7 +250,7 @@ FORMAT = WebknossosFormat()
 
 
 def _select_mags(located: ResolvedUrl, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
-    existing = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
+    existing = [located.mag] if located.mag is not None else list(layer.mags)
     missing = [mag for mag in mags or () if mag not in existing]
     if missing:
         raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, existing)) or 'none'}")
@@ -281,13 +281,12 @@ def _other_voxel_sizes(level_copies: Sequence[LevelCopy]) -> Iterator[str]:
 
 
 def _not_copied(located: ResolvedUrl, copied: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
-    """Yield the names of layers of other formats, remote mags, and other files in the folders."""
+    """Yield the names of layers of other formats, and other files in the folders."""
     for layer in located.layers:
         if layer.container.data_format != "wkw":
             yield f"layer {layer.name} ({layer.container.data_format})"
     yield from (f"layer {invalid.name} (invalid in the JSON)" for invalid in located.invalid_layers)
     for layer in {layer.folder: layer for layer in copied}.values():
-        yield from (folder for folder in layer.mags.values() if is_remote(folder))
         yield from _other_files(layer.folder, {basename(folder) for folder in layer.mags.values()})
     if names is None and copied and copied[0].folder != located.path:
         yield from _other_files(located.path, {layer.name for layer in located.layers})

@@ -15,6 +15,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
+from wkwdask.store.paths import is_remote
 
 if TYPE_CHECKING:
     import os
@@ -40,10 +41,10 @@ class MagSummary:
     """Edge length of a block [voxels]; 0 if not stored as WKW."""
     file_len: int = 0
     """Edge length of a file [blocks]."""
-    files: int = 0
-    """Number of data files."""
-    nbytes: int = 0
-    """Total size of the data files [bytes]."""
+    files: int | None = 0
+    """Number of data files, None for remote mags."""
+    nbytes: int | None = 0
+    """Total size of the data files [bytes], None for remote mags."""
     problem: str = ""
     """Reason why the mag cannot be opened, or empty."""
     elsewhere: str | None = None
@@ -124,11 +125,13 @@ def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     """Summarise a mag; one stored as Zarr or N5 has no block length."""
     is_array = is_arrays_layer(layer)
     real = None if layer.container.dataset_folder is None else external_location(layer.container.dataset_folder, folder)
+    num_files: int | None
+    nbytes: int | None
     num_files = nbytes = 0
     try:
         volume = open_arrays(layer).volume(mag) if is_array else layer.volume(mag)
-        if is_array:
-            num_files, nbytes = volume.count_files() or (0, 0)
+        if is_array or is_remote(folder):
+            num_files, nbytes = volume.count_files() or (None, None)
         else:
             for index in list_files(folder):
                 num_files += 1

@@ -15,8 +15,9 @@ from wkwdask.formats.wkw.folder import HEADER_NAME, list_files, mag_extent, read
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.layout import WkwCodec, WkwFiles, header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.remote import open_in
 from wkwdask.formats.wkw.splice import WkwSplicer
-from wkwdask.formats.wkw.stored_file import missing_mag, open_if_stored
+from wkwdask.formats.wkw.stored_file import missing_mag
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box
@@ -25,7 +26,8 @@ from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
 from wkwdask.store import files
-from wkwdask.store.store import FolderStore
+from wkwdask.store.paths import is_remote
+from wkwdask.store.store import FolderStore, open_store, with_witness
 
 if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
@@ -48,15 +50,16 @@ class MagIdentity:
     def token(self) -> tuple[Any, ...]:
         return "wkw", self.header, self.state
 
-    def content(self, box: BoundingBox) -> tuple[Any, ...]:
-        return self.header, box, self.state[1]
+    def content(self, box: BoundingBox) -> tuple[Any, ...] | None:
+        """Return header and time; None for a remote mag, whose time is unknown."""
+        return (self.header, box, self.state[1]) if self.store.is_local else None
 
     def at(self, store: Store) -> Self:
         return replace(self, store=store)
 
     def check(self, *, has_absent: bool) -> None:
         """Raise ReplacedError or MissingError if the mag was replaced or is missing: then an absent file does not mean zeros."""
-        if has_absent and self._mtime_ns() != self.state[1] and self.state[1]:
+        if has_absent and self.store.is_local and self._mtime_ns() != self.state[1] and self.state[1]:
             raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it again")
 
     def _mtime_ns(self) -> int:
@@ -77,9 +80,11 @@ class MagIdentity:
 def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> StoredArray:
     """Open a mag with a bounding box, by default that of its record or the extent of its files."""
     header = read_header(folder)
-    status = files.stat(f"{folder}/{HEADER_NAME}")
     extent = box.in_mag(mag) if box is not None else mag_extent(folder, header, mag)
     array = wkw_array(folder, header, extent)
+    if is_remote(folder):
+        return array.at(with_witness(open_store(folder), HEADER_NAME))
+    status = files.stat(f"{folder}/{HEADER_NAME}")
     return replace(array, identity=MagIdentity(array.store, header, (status.st_ino, status.st_mtime_ns)))
 
 
@@ -103,7 +108,7 @@ def filled_box(array: StoredArray) -> BoundingBox:
     for index in list_files(array.folder):
         corner = [n * header.file_len for n in index]
         cube = cell_box(index, array.shard_shape, array.box)
-        file = None if filled.contains(cube) else open_if_stored(array.shard_path(index), header)
+        file = None if filled.contains(cube) else open_in(array.store, index, header)
         codes = np.empty(0, np.int64) if file is None else file.nonzero_codes(DEFAULT_LEVEL)
         if len(codes):
             blocks = (morton.decode(codes.astype(np.uint64)) + corner) * header.block_len

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.leftovers import QUARANTINE_NAME, temporary_fault
 from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
@@ -37,7 +37,12 @@ _LEFTOVER = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.
 
 def file_path(folder: str, index: Vec3) -> str:
     """Return the path of a data file, given its index along x, y, z [files]."""
-    return f"{folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
+    return f"{folder}/{file_name(index)}"
+
+
+def file_name(index: Vec3) -> str:
+    """Return the path of a data file inside its mag."""
+    return f"z{index[2]}/y{index[1]}/x{index[0]}.wkw"
 
 
 def read_header(folder: str) -> WkwHeader:
@@ -126,7 +131,14 @@ def _unexpected(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = 
 
 def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
     """Return the box of a mag that no dataset lists: the box of its record, extended to files outside of it, or else the extent of its files."""
-    extent, recorded = files_extent(folder, header, mag), read_box(folder, mag)
+    recorded = read_box(folder, mag)
+    try:
+        extent = files_extent(folder, header, mag)
+    except UnsupportedError:  # a server without listings
+        if recorded is None:
+            what = "a web server cannot be listed, so the size of this mag is unknown"
+            raise UnsupportedError(f"{folder}: {what}; it needs a {DATASOURCE_NAME} in the dataset above it, which states the bounding box") from None
+        return recorded
     if recorded is None:
         return extent
     return recorded if recorded.aligned((header.file_len_vx,) * 3).contains(extent) else recorded.union(extent)

@@ -10,7 +10,7 @@ A page is an aligned cube of blocks: one range of Morton codes, one slice of the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from wkwdask.formats.wkw.boxes import can_read_pairs, read_pairs
 from wkwdask.formats.wkw.file import decode_block, encode_block, format_file_head
 from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.remote import read_remote_box, read_remote_pairs
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, BoxRead, WkwFile, check_links_of, has_small_files, open_if_stored, read_small_files
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
@@ -118,6 +119,8 @@ class WkwFiles(Shards, BoxCodec):
             range(y // edge, -(-(y + height) // edge)),
             range(z // edge, -(-(z + depth) // edge)),
         )
+        if not array.store.is_local:
+            return read_remote_box(array.store, header, BoxRead(out, (x, y, z), channel, fill_zeros=True), list(product(x_files, y_files, z_files)))
         reading = BoxRead(out, (x, y, z), channel, fill_zeros=fill_zeros)
         try:
             if len(x_files) * len(y_files) * len(z_files) > 1 and has_small_files(header):
@@ -138,7 +141,9 @@ class WkwFiles(Shards, BoxCodec):
 
     def read_pairs(self, array: StoredArray, pairs: ChunkPairs) -> Iterable[int]:
         """Decode blocks into the boxes that they touch; each page of a jump table is one compiled call."""
-        return read_pairs(array, self.header, pairs) if can_read_pairs(array, pairs) else range(len(pairs.cells))
+        if not can_read_pairs(array, pairs):
+            return range(len(pairs.cells))
+        return read_pairs(array, self.header, pairs) if array.store.is_local else read_remote_pairs(array, self.header, pairs)
 
     def _opened(self, file: StoredFile) -> WkwFile:
         return WkwFile(cast("OpenFile", file), self.header)
@@ -251,17 +256,4 @@ def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) ->
         return 0
     if header.file_len <= PAGE_LEN:
         return file.read_into(reading, 0, corner)
-    # Pages are cubes of 32^3 blocks: visit those that the array covers. Negative numbers round towards minus infinity: -(-n // edge) is the ceiling, and
-    # max(0, -at) the part of the file before the array.
-    page_edge = PAGE_LEN * header.block_len
-    x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, shape[1:], strict=True))
-    nonzero = 0
-    for z, y, x in product(z_pages, y_pages, x_pages):
-        nonzero += file.read_into(reading, _page_number(x, y, z), (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge))
-    return nonzero
-
-
-@lru_cache(maxsize=1024)
-def _page_number(x: int, y: int, z: int) -> int:
-    """Return the number of a jump table page, given the index of its cube of blocks within the file."""
-    return int(morton.encode([(x, y, z)])[0])
+    return sum(file.read_into(reading, page, first) for page, first in file.pages(corner, shape))

@@ -22,7 +22,8 @@ import numpy as np
 from wkwdask.formats.webknossos.annotation import MergedVolume
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.layout import header_of, is_wkw, layout_of
-from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_links_of, open_if_stored
+from wkwdask.formats.wkw.remote import open_in
+from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_links_of
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
@@ -107,7 +108,7 @@ class _Splice:
         if isinstance(self._source, MergedVolume) and self._source.annotated_cells(self._box, self._target.shard_shape).any():
             return None
         x, y, z = (n - s // file_len for n, s in zip(self._shard, self._shift, strict=True))
-        file = open_if_stored(file_path(self._stored.folder, (x, y, z)), self._before)
+        file = open_in(self._stored.store, (x, y, z), self._before)
         return file if file is not None and file.header == self._header.for_data_file() else None
 
     def _take_over(self, stored: WkwFile) -> Receipt:
@@ -158,8 +159,7 @@ class _Splice:
 
     def _source_file(self, cube: Sequence[int], edge: int) -> tuple[WkwFile | None, str]:
         x, y, z = (n * edge // self._before.file_len for n in cube)
-        path = file_path(self._stored.folder, (x, y, z))
-        return open_if_stored(path, self._before), path
+        return open_in(self._stored.store, (x, y, z), self._before), file_path(self._stored.folder, (x, y, z))
 
     def _annotated(self, inside: BoundingBox, cube: Vec3, edge: int) -> npt.NDArray[np.bool_] | None:
         """Return a mask, in Morton order, of the blocks of a cube that an annotation changes; None if there are none."""

@@ -10,13 +10,15 @@ import itertools
 import math
 import stat
 import threading
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, parse_jump_table, raw_block_bounds, table_range
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
+from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import ZeroFill, compress_bound, decode_into, zero_encoding
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z, cubes_table
 from wkwdask.kernels.blocks.locate import BlockLocations, locate_blocks
@@ -62,6 +64,19 @@ class BoxRead:
         self.memory = array_memory(out, first_channel)
 
 
+class Batch(NamedTuple):
+    """Blocks of one page of a jump table that are read together."""
+
+    located: BlockLocations
+    page: int
+    rows: slice
+    """Rows of its blocks in ``located.blocks``."""
+    ranges: slice
+    """Rows of its byte ranges in ``located.ranges``."""
+    nbytes: int
+    """Memory for the ranges."""
+
+
 class WkwFile:
     """One open data file."""
 
@@ -87,39 +102,65 @@ class WkwFile:
             nonzero = read_blocks(self._blocks, self.page(page), cube_len, corner, reading.memory, fill_zeros=zeros.at_once)
             if nonzero >= 0 and zeros.at_once:
                 return nonzero
-        step, shape = header.block_len, reading.out.shape
-        low = (max(0, -corner[0]) // step, max(0, -corner[1]) // step, max(0, -corner[2]) // step)
-        high = (
-            min(cube_len, -(-(shape[1] - corner[0]) // step)),
-            min(cube_len, -(-(shape[2] - corner[1]) // step)),
-            min(cube_len, -(-(shape[3] - corner[2]) // step)),
-        )
+        low, high = cells = self.cells(reading, corner)
         if nonzero < 0:
-            return self._read_in_steps(reading, page, (low, high), corner)
+            return self._read_in_steps(reading, page, cells, corner)
+        step = header.block_len
         zeros.add_decoded(_NO_CUBES if nonzero else cubes_table(corner, step, low, high), step, nonzero)  # the table is of cubes without data
         return nonzero
 
+    def cells(self, reading: BoxRead, corner: Vec3) -> tuple[Vec3, Vec3]:
+        """Return the first block of a page that an array covers, and the end."""
+        step, shape, cube_len = self.header.block_len, reading.out.shape, min(self.header.file_len, PAGE_LEN)
+        return (
+            (max(0, -corner[0]) // step, max(0, -corner[1]) // step, max(0, -corner[2]) // step),
+            (
+                min(cube_len, -(-(shape[1] - corner[0]) // step)),
+                min(cube_len, -(-(shape[2] - corner[1]) // step)),
+                min(cube_len, -(-(shape[3] - corner[2]) // step)),
+            ),
+        )
+
     def _read_in_steps(self, reading: BoxRead, page: int, cells: tuple[Vec3, Vec3], corner: Vec3) -> int:
         """Read and decode blocks of any file in batches, and raise an error that names what is broken."""
-        header = self.header
-        located = locate_blocks(self.page(page), *cells, header.block_len, corner, GAP_NBYTES, _BATCH_NBYTES)
+        return sum(self.read_batch(batch, reading) for batch in self.batches(page, cells, corner))
+
+    def batches(self, page: int, cells: tuple[Vec3, Vec3], corner: Vec3, gap_nbytes: int = GAP_NBYTES) -> Iterator[Batch]:
+        """Yield the batches in which blocks of a box are read."""
+        located = locate_blocks(self.page(page), *cells, self.header.block_len, corner, gap_nbytes, _BATCH_NBYTES)
         self._check_sizes(located, page)
-        nonzero = 0
-        batches = located.batches.tolist()
-        for (first, first_range, nbytes), (last, last_range, _) in itertools.pairwise(batches):
-            memory = read_buffer(nbytes)
-            self.file.read_ranges(located.ranges[first_range:last_range], memory)
-            decoded = decode_into(
-                memory, located.blocks[first:last], reading.out, block_len=header.block_len, num_channels=header.num_channels,
-                first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
-            )  # fmt: skip
-            if decoded.broken >= 0:  # the call stopped at this block
-                what = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
-                where, size = self._where(located, page, first + decoded.broken)
-                raise CorruptError(f"{where}: {size} stored bytes {what}, expected {header.block_nbytes} decoded bytes")
-            reading.zeros.add_decoded(located.blocks[first:last], header.block_len, decoded.nonzero)
-            nonzero += decoded.nonzero
-        return nonzero
+        for (first, first_range, nbytes), (last, last_range, _) in itertools.pairwise(located.batches.tolist()):
+            yield Batch(located, page, slice(first, last), slice(first_range, last_range), nbytes)
+
+    def read_batch(self, batch: Batch, reading: BoxRead) -> int:
+        """Read and decode a batch of blocks, and return how many are not all zero."""
+        header, blocks = self.header, batch.located.blocks[batch.rows]
+        memory = read_buffer(batch.nbytes)
+        self.file.read_ranges(batch.located.ranges[batch.ranges], memory)
+        decoded = decode_into(
+            memory, blocks, reading.out, block_len=header.block_len, num_channels=header.num_channels,
+            first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
+        )  # fmt: skip
+        if decoded.broken >= 0:  # the call stopped at this block
+            what = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
+            where, size = self._where(batch.located, batch.page, batch.rows.start + decoded.broken)
+            raise CorruptError(f"{where}: {size} stored bytes {what}, expected {header.block_nbytes} decoded bytes")
+        reading.zeros.add_decoded(blocks, header.block_len, decoded.nonzero)
+        return decoded.nonzero
+
+    def pages(self, corner: Vec3, shape: tuple[int, ...]) -> Iterator[tuple[int, Vec3]]:
+        """Yield the pages that an array covers, with the first voxel of each; ``corner`` is the first voxel of the file, counted from the array."""
+        # Negative numbers round towards minus infinity: -(-n // edge) is the ceiling, and max(0, -at) the part of the file before the array.
+        edge, page_edge = self.header.file_len_vx, min(self.header.file_len, PAGE_LEN) * self.header.block_len
+        x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, shape[1:], strict=True))
+        for z, y, x in itertools.product(z_pages, y_pages, x_pages):
+            yield _page_number(x, y, z), (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge)
+
+    def bounds_of(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return start and end of blocks with ascending codes, shape (n, 2)."""
+        pages = codes // PAGE_ENTRIES
+        parts = [(self.page(number), codes[pages == number] - number * PAGE_ENTRIES) for number in np.unique(pages).tolist()]
+        return np.concatenate([np.stack([page[places], page[places + 1]], axis=1) for page, places in parts])
 
     def bounds(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """Return the boundaries of consecutive blocks within one page of the jump table."""
@@ -187,6 +228,12 @@ class WkwFile:
                 page = raw_block_bounds(header, first, count, self.nbytes, self.path)
             self._pages.put(number, page)
         return page
+
+
+@lru_cache(maxsize=1024)
+def _page_number(x: int, y: int, z: int) -> int:
+    """Return the number of a jump table page, given the index of its cube of blocks within the file."""
+    return int(morton.encode([(x, y, z)])[0])
 
 
 _open_files: LruCache[tuple[tuple[int, int, int], WkwFile]] = LruCache(_OPEN_FILES)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,42 +24,15 @@ from wkwdask.model.extras import import_extra
 from wkwdask.model.layout import ShardLayout, SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import BoxCodec, StoredArray
-from wkwdask.store import files
 from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import is_memory, relpath
-from wkwdask.store.store import remote_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.store import Store
-
-
-class _FolderMapping(Mapping[str, Any]):
-    """Files below a ``memory://`` folder, as the mapping from keys to buffers that zarr's ``MemoryStore`` expects."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def __getitem__(self, key: str) -> Any:
-        from zarr.core.buffer import default_buffer_prototype
-
-        try:
-            return default_buffer_prototype().buffer.from_bytes(files.read_bytes(f"{self._folder}/{key}"))
-        except OSError:
-            raise KeyError(key) from None
-
-    def __contains__(self, key: object) -> bool:
-        return files.isfile(f"{self._folder}/{key}")
-
-    def __iter__(self) -> Iterator[str]:
-        return (relpath(f"{folder}/{name}", self._folder) for folder, _, names in files.walk(self._folder) for name in names)
-
-    def __len__(self) -> int:
-        return files.count_tree(self._folder)[0]
 
 
 _IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")  # may change without changing how the array is stored
@@ -88,6 +60,8 @@ class ZarrPythonReader(SingleFiles, BoxCodec):
         except (ModuleNotFoundError, FormatError, UnsupportedError, OSError):
             raise
         except Exception as error:
+            if type(error).__module__.startswith("obstore"):
+                raise OSError(f"{array.name}: cannot be read: {error}") from None
             raise CorruptError(f"{array.name}: {low[1:]} + {out.shape[1:]} cannot be read: {error or type(error).__name__}") from error
         voxels = to_cxyz(values, self.axes)
         if is_zero(voxels):
@@ -103,20 +77,17 @@ def _open_cached(array: StoredArray) -> Any:
     key = (os.getpid(), array.store.url, array.identity.token)  # a forked process must not share zarr's event loop
     opened = _open_arrays.get(key)
     if opened is None:
-        opened = open_array(array.store.url)
+        opened = open_array(array.store)
         _open_arrays.put(key, opened)
     return opened
 
 
-def open_array(url: str) -> Any:
+def open_array(store: Store) -> Any:
     """Open an array for reading by zarr-python, with compressors whose output is bounded by the size of a chunk."""
-    zarr = import_extra("zarr", url, "zarr")
-    if is_memory(url):
-        from zarr.storage import MemoryStore
+    zarr = import_extra("zarr", store.url, "zarr")
+    from wkwdask.formats.zarr.library_store import library_store
 
-        array = zarr.open_array(MemoryStore(_FolderMapping(url), read_only=True), mode="r")  # type: ignore[arg-type, unused-ignore]
-    else:
-        array = zarr.open_array(url, mode="r", **remote_options(url))
+    array = zarr.open_array(library_store(store), mode="r")
     from wkwdask.formats.zarr.codecs.bounded import bound_decoders
 
     return bound_decoders(array)
@@ -135,7 +106,7 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
     naming = _parse_naming(document, axes, is_v2=is_v2)
     if storage is None or naming is None or fill is None:
         # Without a naming, no file is looked up. An absent chunk is then never skipped as zeros: zarr-python fills it.
-        storage = _zarr_python_storage(store.url, axes)
+        storage = _zarr_python_storage(store, axes)
         naming = naming if fill == 0 else None
     outer, codec, layout = storage
     size, chunk, file = pick_cxyz(shape, axes), pick_cxyz(codec.chunk_shape, axes), pick_cxyz(outer, axes)
@@ -147,8 +118,8 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
     return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill or 0)
 
 
-def _zarr_python_storage(url: str, axes: str) -> _Storage:
-    item = open_array(url)
+def _zarr_python_storage(store: Store, axes: str) -> _Storage:
+    item = open_array(store)
     chunk = tuple(max(1, n) for n in item.chunks)
     shard = tuple(max(1, n) for n in item.shards or chunk)
     return shard, ZarrCodec(np.dtype(item.dtype).str, chunk, axes, tuple(range(len(chunk)))), ZarrPythonReader(axes)

@@ -301,9 +301,7 @@ def _image_from_array(node: Node, location: str, name: str) -> Image:
 
 
 def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
-    """Open one local array; ``axes`` returns a letter for each axis from the shape and the axis names, or None if it has no names."""
-    if is_remote(location):
-        raise UnsupportedError(f"{location}: only local paths can be opened")
+    """Open one array; ``axes`` returns a letter for each axis from the shape and the axis names, or None if it has no names."""
     node = read_node(location)
     if node is None or not node.is_array:
         check_version({} if node is None else node.attributes, location)

@@ -1,0 +1,272 @@
+"""Files on web servers and in buckets of S3, Google and Azure, read by the package obstore.
+
+Connections and threads of obstore belong to one process. They do not survive a fork: a request in the child would wait forever, so it is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from urllib.parse import quote, unquote
+
+from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
+from wkwdask.model.extras import import_extra
+from wkwdask.store.credentials import VARIABLES, Credentials, amazon_credentials, azure_credentials, google_credentials
+from wkwdask.store.lru import LruCache
+
+if TYPE_CHECKING:
+    from wkwdask.store.access import Access
+
+PROTOCOLS = {
+    "http": "HTTP", "https": "HTTP", "s3": "S3", "s3a": "S3", "gs": "GCS", "gcs": "GCS", "az": "Azure", "abfs": "Azure", "abfss": "Azure"
+}  # fmt: skip
+"""Kind of store of each protocol."""
+IS_CONCURRENT = True
+_NO_ANSWER_SECONDS = 8
+_PAUSES_SECONDS = (0.2, 1.0)  # before each of the first retries [s]
+_MAX_RETRIES = 4
+_CLIENT = {"allow_http": True, "connect_timeout": "3s", "timeout": "10m", "pool_max_idle_per_host": "64"}
+_AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.]+)\.(dfs|blob)\.core\.windows\.net")
+
+
+class Answer(NamedTuple):
+    """Bytes of a file."""
+
+    data: bytes
+    nbytes: int | None = None
+    """Size of the whole file, None if unknown."""
+    etag: str | None = None
+    """Value that changes when the file is replaced."""
+    encoding: str | None = None
+    """``Content-Encoding``, in which the whole file was sent."""
+
+
+class Connection(NamedTuple):
+    """Store of obstore for a server or bucket."""
+
+    store: Any
+    server: str
+    who: str
+    """Who reads, for errors."""
+
+
+_connections: LruCache[Connection] = LruCache(64)
+_is_in_use = False  # whether threads of obstore run in this process
+_is_forked = False  # whether this process was forked after that
+
+
+def quoted(name: str) -> str:
+    """Return a name as a part of the path of a web address."""
+    return quote(name, safe="/!$&'()*+,;=:@~")
+
+
+class Request(NamedTuple):
+    """A file, or a byte range of it."""
+
+    url: str
+    start: int | None = None
+    """First byte; negative without ``stop`` to read the last bytes, None to read the whole file."""
+    stop: int | None = None
+    etag: str | None = None
+    """State of the file; a file that was replaced since then is an error. None for any state."""
+    largest: int | None = None
+    """Largest size of a whole file [bytes]."""
+
+
+def read(request: Request, access: Access) -> Answer:
+    """Read a file or a byte range.
+
+    obstore repeats a request that was not answered, or with the status 408, 429 or 5xx. A body that ends too early is requested again here.
+    """
+    url, start, stop, etag, _ = request
+    if start is not None and start == stop:
+        return Answer(b"")
+    connection, key = connect(url, access)
+    options: dict[str, Any] = {} if etag is None else {"if_match": etag}
+    if start is not None:
+        options["range"] = {"suffix": -start} if stop is None else (start, stop)
+    for pause in (*_PAUSES_SECONDS, None):
+        try:
+            answer = _get(connection, key, options, request)
+        except WkwDaskError:
+            raise
+        except Exception as error:  # obstore's own errors, and builtin ones
+            if pause is None or not re.search(r"IncompleteBody|UnexpectedEof|kind: Body", str(error)):
+                if start is not None and "status code: 416" in str(error):  # a range beyond the end
+                    return Answer(b"")
+                _raise(error, url, connection, access)
+        else:
+            return answer
+        time.sleep(pause)
+    raise AssertionError
+
+
+def _get(connection: Connection, key: str, options: dict[str, Any], request: Request) -> Answer:
+    global _is_in_use
+    _is_in_use = True
+    result = _obstore().get(connection.store, key, options=options)
+    if request.largest is not None and result.meta["size"] > request.largest:  # before it is downloaded
+        raise CorruptError(f"{request.url}: has {result.meta['size']} bytes, expected at most {request.largest}")
+    data, attributes = bytes(result.bytes()), result.attributes
+    if attributes.get("Content-Type", "").startswith("text/html") and data.lstrip()[:1] == b"<":
+        raise UnsupportedError(f"{request.url}: the server sent an HTML page instead of data")
+    return Answer(data, result.meta["size"], result.meta["e_tag"], attributes.get("Content-Encoding"))
+
+
+def check(url: str, access: Access) -> None:
+    """Raise an error if no package reads the URL, or a profile is missing."""
+    connect(url, access)
+
+
+def size(url: str, access: Access) -> int:
+    """Return the size of a file."""
+    return int(_call("head", url, access)["size"])
+
+
+def names(url: str, access: Access) -> list[tuple[str, int | None]]:
+    """List the names in a folder with the sizes of files, None for folders; raises UnsupportedError for web servers, which have no listing."""
+    if PROTOCOLS[url.partition("://")[0]] == "HTTP":
+        raise UnsupportedError(f"{url}: a web server cannot be listed")
+    listed = _call("list_with_delimiter", url, access)
+    files: list[tuple[str, int | None]] = [(item["path"].rpartition("/")[2], item["size"]) for item in listed["objects"]]
+    return files + [(prefix.rstrip("/").rpartition("/")[2], None) for prefix in listed["common_prefixes"]]
+
+
+def _call(function: str, url: str, access: Access) -> Any:
+    global _is_in_use
+    connection, key = connect(url, access)
+    _is_in_use = True
+    try:
+        return getattr(_obstore(), function)(connection.store, key)
+    except Exception as error:  # obstore's own errors, and builtin ones
+        _raise(error, url, connection, access)
+
+
+def _obstore(url: str = "") -> Any:
+    return import_extra("obstore", url, "remote")
+
+
+def connect(url: str, access: Access) -> tuple[Connection, str]:
+    """Return the connection to the server of a URL, and the key of the file on that server."""
+    if _is_forked:
+        raise UnsupportedError(
+            f"{url}: this process was forked after remote data were read, and connections do not survive a fork; start it with spawn or forkserver, for "
+            'example multiprocessing.set_start_method("spawn") or DataLoader(..., multiprocessing_context="forkserver")'
+        )
+    protocol, _, rest = url.partition("://")
+    server, _, key = rest.partition("/")
+    key = key.lstrip("/")
+    environment = tuple(item for item in os.environ.items() if item[0].startswith(VARIABLES))
+    cache_key = (protocol, server, access, environment)
+    connection = _connections.get(cache_key)
+    if connection is None:
+        connection = _open(protocol, server, access, url)
+        _connections.put(cache_key, connection)
+    return connection, unquote(key) if PROTOCOLS[protocol] == "HTTP" else key
+
+
+def store_of(url: str, access: Access) -> Any:
+    """Return a store of obstore whose keys begin at a URL, for other packages."""
+    connect(url, access)
+    protocol, _, rest = url.partition("://")
+    server, _, prefix = rest.partition("/")
+    return _open(protocol, server, access, url, prefix).store
+
+
+def _open(protocol: str, server: str, access: Access, url: str, prefix: str = "") -> Connection:
+    _obstore(url)
+    stores: Any = import_extra("obstore.store", url, "remote")
+    place = f"{protocol}://{server}"
+    first, longest = (timedelta(seconds=max(seconds, 1e-3)) for seconds in _PAUSES_SECONDS)
+    backoff = {"init_backoff": first, "max_backoff": 3 * longest, "base": 3}
+    retries = {"max_retries": _MAX_RETRIES, "backoff": backoff, "retry_timeout": timedelta(seconds=_NO_ANSWER_SECONDS)}  # no retry begins later
+    common = {"client_options": {**_CLIENT, "read_timeout": f"{_NO_ANSWER_SECONDS}s"}, "retry_config": retries}
+    try:
+        if PROTOCOLS[protocol] == "HTTP":
+            return Connection(stores.HTTPStore(f"{place}/{prefix}", **common), place, "")
+        kind, container, credentials = _bucket(protocol, server, access)
+        return Connection(getattr(stores, kind)(container, prefix=prefix or None, **credentials.options, **common), place, credentials.who)
+    except Exception as error:  # obstore's own errors, and builtin ones
+        if isinstance(error, (ModuleNotFoundError, MissingError)):
+            raise
+        raise UnsupportedError(f"{url}: cannot be read: {str(error).partition(_DEBUG)[0]}") from None
+
+
+def _bucket(protocol: str, server: str, access: Access) -> tuple[str, str, Credentials]:
+    """Return the name of obstore's class, the name of the bucket, and credentials."""
+    if PROTOCOLS[protocol] == "S3":
+        return "S3Store", server, amazon_credentials(access)
+    if PROTOCOLS[protocol] == "GCS":
+        return "GCSStore", server, google_credentials(access)
+    named = _AZURE_HOST.fullmatch(server)
+    container, account = (server, None) if named is None else (named["container"], named["account"])
+    return "AzureStore", container, azure_credentials(access, account)
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+_DEBUG = "\n\nDebug source"
+_STATUS = re.compile(r"status code: (\d+ [A-Z][A-Za-z -]+)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_CAUSES = (
+    # Codes of S3, Google and Azure, and words of the network library.
+    (r"<Code>(ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired)<|invalid_grant", "the credentials have expired"),
+    (r"<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidSecurity|AuthenticationFailed)<", "the credentials are not valid"),
+    (r"InvalidCertificate|invalid peer certificate|UnknownIssuer", "the server's TLS certificate is not valid"),
+    (r"dns error|failed to lookup|ResolveError|\"dns\"", "the name of the server is unknown"),
+    (r"ConnectionRefused|Connection refused", "the server refuses connections"),
+    (r"NetworkUnreachable|HostUnreachable|No route to host", "the server cannot be reached"),
+    (r"MissingContentLength", "the server does not state the size of the file (Content-Length)"),
+)
+_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound|InvalidBucketName)<")
+_OTHER_REGION = re.compile(r"redirect without LOCATION|<Code>(PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraintException)<")
+_REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting &apos;([\w-]+)|expecting '([\w-]+)'")
+_TIMEOUT = re.compile(r"TimedOut|kind: Timeout|operation timed out")
+
+
+def _raise(error: Exception, url: str, connection: Connection, access: Access) -> NoReturn:
+    """Raise the builtin error, or one of this package, that an error of obstore means."""
+    exceptions: Any = import_extra("obstore.exceptions", url, "remote")
+    text = str(error)
+    if _NO_BUCKET.search(text):
+        raise MissingError(f"{url}: no such bucket: {connection.server}") from None
+    if isinstance(error, FileNotFoundError):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None
+    if _OTHER_REGION.search(text):
+        told = _REGION.search(text)
+        where = f"{connection.server} is in the region {next(filter(None, told.groups()))}" if told else f"{connection.server} is in another region"
+        raise OSError(errno.EIO, f"cannot be read: {where}, not in {access.region or 'the default one'}; state its region (docs/remote.md)", url) from None
+    if isinstance(error, exceptions.PreconditionError):
+        raise ReplacedError(f"{url}: was replaced since it was opened; open it again") from None
+    if isinstance(error, exceptions.NotSupportedError):
+        raise UnsupportedError(f"{url}: the server does not support range requests") from None
+    if isinstance(error, (exceptions.InvalidPathError, ValueError)):
+        raise UnsupportedError(f"{url}: cannot be read: {text.partition(_DEBUG)[0]}") from None
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        who = f"; this was {connection.who}" if connection.who else ""
+        raise PermissionError(errno.EACCES, f"cannot be read: {_reason(text)}{who}", url) from None
+    if _TIMEOUT.search(text):
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer from {connection.server} within {_NO_ANSWER_SECONDS} seconds", url) from None
+    if isinstance(error, exceptions.BaseError):
+        raise OSError(errno.EIO, f"cannot be read: {_reason(text)}", url) from None
+    raise error
+
+
+def _reason(text: str) -> str:
+    """Return the cause in the text of an error of obstore."""
+    status, code = _STATUS.search(text), _CODE.search(text)
+    cause = next((what for pattern, what in _CAUSES if re.search(pattern, text)), None)
+    known = [*([status[1].strip()] if status else []), *([code[1]] if code else []), *([cause] if cause else [])]
+    return ", ".join(known) or text.partition(_DEBUG)[0].rpartition(" - ")[2]
+
+
+def _mark_forked() -> None:
+    global _is_forked
+    _is_forked = _is_forked or _is_in_use
+
+
+os.register_at_fork(after_in_child=_mark_forked)

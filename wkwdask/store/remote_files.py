@@ -1,0 +1,141 @@
+"""Functions on remote files by URL, with the names and errors of ``os``. Everything that writes is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
+
+from wkwdask.errors import UnsupportedError
+from wkwdask.store.access import access_of
+from wkwdask.store.lru import LruCache
+from wkwdask.store.remote import OpenRemoteFile, RemoteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LARGEST_NBYTES = 1 << 30  # of a file that is read whole
+_HEAD_NBYTES = 64 << 10
+_TRUSTED_SECONDS = 2.0
+_LARGEST_KEPT_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEntry:
+    """Name in a remote folder, see :class:`wkwdask.model.store.StoredEntry`."""
+
+    name: str
+    path: str
+    nbytes: int | None
+    """Size of a file, None for a folder."""
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return self.nbytes is None
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return self.nbytes is not None
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return _status(self.nbytes)
+
+
+class RemoteFileSystem:
+    """Read-only functions of ``os`` and :class:`wkwdask.store.local.LocalFileSystem`."""
+
+    def open(self, path: str) -> OpenRemoteFile:
+        """Open a file; raises FileNotFoundError if it is absent."""
+        folder, _, name = path.rpartition("/")
+        (file,) = _store(folder).open_heads([name], _HEAD_NBYTES)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return file
+
+    def read_whole(self, path: str, largest: int) -> bytes:
+        """Read a file. Small and absent files are trusted for a moment, because one opening needs them several times."""
+        recent = _recent_of(path)
+        if recent is None:
+            folder, _, name = path.rpartition("/")
+            recent = _Recent(time.monotonic(), _store(folder).read_whole([name], largest)[0])
+            if recent.data is None or len(recent.data) <= _LARGEST_KEPT_NBYTES:
+                _recent.put((path, access_of(path)), recent)
+        if recent.data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return recent.data
+
+    def open_stream(self, path: str) -> BinaryIO:
+        return io.BytesIO(self.read_whole(path, _LARGEST_NBYTES))
+
+    def stat(self, path: str, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return the size of a file. A prefix of other files is a folder, if the server can list them."""
+        store = _store(path)
+        try:
+            return _status(store.client.size(path, store.access))
+        except FileNotFoundError:
+            if store.names():
+                return _status(None)
+            raise
+
+    def mode(self, path: str) -> int:
+        """Return the mode of a file or folder, 0 if it is absent or refused; other errors are raised."""
+        recent = _recent_of(path)
+        if recent is not None:
+            return 0 if recent.data is None else _status(0).st_mode
+        try:
+            return self.stat(path).st_mode
+        except (FileNotFoundError, PermissionError):
+            return 0
+
+    @contextlib.contextmanager
+    def scandir(self, path: str) -> Iterator[Iterator[RemoteEntry]]:
+        store = _store(path)
+        yield (RemoteEntry(name, f"{path}/{name}", nbytes) for name, nbytes in store.client.names(path, store.access))
+
+    def realpath(self, path: str) -> str:
+        return path
+
+    def readlink(self, path: str) -> str:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+
+    def is_writable(self, path: str) -> bool:
+        return False
+
+    def _only_read(self, path: str, *_: Any, **__: Any) -> NoReturn:
+        raise UnsupportedError(f"{path}: remote locations are read-only")
+
+    create = mkdir = rmdir = unlink = remove_tree = replace = exchange = link = symlink = set_permissions = fsync = guarded = free = read_small = _only_read
+
+
+class _Recent(NamedTuple):
+    """A file that was read a moment ago."""
+
+    read: float
+    """Time when it was read [s]."""
+    data: bytes | None
+
+
+_recent: LruCache[_Recent] = LruCache(64)
+
+
+def _recent_of(path: str) -> _Recent | None:
+    recent = _recent.get((path, access_of(path)))
+    return recent if recent is not None and time.monotonic() - recent.read < _TRUSTED_SECONDS else None
+
+
+def _store(folder: str) -> RemoteStore:
+    return RemoteStore(folder, access=access_of(folder))
+
+
+def _status(nbytes: int | None) -> os.stat_result:
+    mode = stat.S_IFDIR | 0o555 if nbytes is None else stat.S_IFREG | 0o444
+    return os.stat_result((mode, 0, 0, 1, 0, 0, nbytes or 0, 0, 0, 0))
+
+
+REMOTE_FILES = RemoteFileSystem()
