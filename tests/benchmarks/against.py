@@ -7,5 +7,4 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     importlib.import_module("benchmarks")
-    del sys.path[0]
     raise SystemExit(importlib.import_module("benchmarks.against_command").main())

@@ -53,6 +53,10 @@ class Sample:
     """CPU seconds of named parts, where a work times them itself."""
     peak: int = 0
     """Most resident memory of the process meanwhile [bytes], libraries included; 0 where the system does not tell."""
+    requests: int = 0
+    """Requests to a server, where they are counted."""
+    received: int = 0
+    """Bytes of all answers to them."""
 
 
 def _forget_peak() -> None:
@@ -70,6 +74,11 @@ def _peak_nbytes() -> int:
 def measure(work: Any) -> Sample:
     """Prepare a work (not timed), do it (timed), and count what it wrote (not timed)."""
     work.prepare()
+    return timed(work)
+
+
+def timed(work: Any) -> Sample:
+    """Do a work that is prepared."""
     gc.collect()
     _forget_peak()
     cpu, wall = cpu_seconds(), time.perf_counter()
@@ -119,6 +128,16 @@ class Outcome:
     def written(self) -> int:
         """Bytes written by one measurement."""
         return self.samples[-1].written
+
+    @property
+    def requests(self) -> int:
+        """Median number of requests to a server."""
+        return round(statistics.median(sample.requests for sample in self.samples))
+
+    @property
+    def received(self) -> int:
+        """Median bytes of the answers to them."""
+        return round(statistics.median(sample.received for sample in self.samples))
 
     @property
     def peak(self) -> int:

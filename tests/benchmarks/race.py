@@ -13,8 +13,11 @@ from .table import Row
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from support.proxy import Proxy
+
     from .analysis_cases import Mapping
     from .data import Cube, Scattered
+    from .remote_cases import Served
 
 NOT_INSTALLED = "not installed"
 _IDLE_GAIN = 1.5
@@ -58,7 +61,7 @@ class Race:
     """Who takes part."""
     conclusions: tuple[Conclusion, ...]
     """Lines of the table."""
-    volumes: tuple[Cube | Scattered | Mapping, ...] = ()
+    volumes: tuple[Cube | Scattered | Mapping | Served, ...] = ()
     """Required volumes."""
 
     def run(self, repeat: int, say: Callable[[str], None]) -> list[Row]:
@@ -82,8 +85,8 @@ class Race:
         return [row for conclusion in self.conclusions for row in conclusion.rows(self.work, outcomes)]
 
 
-def run_units(units: Sequence[Unit], repeat: int) -> list[Outcome]:
-    """Measure units in turns: all once, then all again; the first time of each is not counted."""
+def run_units(units: Sequence[Unit], repeat: int, proxy: Proxy | None = None) -> list[Outcome]:
+    """Measure units in turns: all once, then all again; the first time of each is not counted. A proxy counts what passes through it."""
     outcomes = [Outcome(unit.label) for unit in units]
     with ExitStack() as stack:
         workers: list[Worker | None] = []
@@ -93,7 +96,7 @@ def run_units(units: Sequence[Unit], repeat: int) -> list[Outcome]:
         for _ in range(repeat):
             for worker, outcome in zip(workers, outcomes, strict=True):
                 if worker is not None and not outcome.problem:
-                    _take_sample(worker, outcome)
+                    _take_sample(worker, outcome, proxy)
         for worker, outcome in zip(workers, outcomes, strict=True):
             if worker is not None and outcome.samples:
                 answer = worker.ask("digests")
@@ -121,8 +124,13 @@ def _is_ready(worker: Worker, unit: Unit, outcome: Outcome) -> bool:
     return True
 
 
-def _take_sample(worker: Worker, outcome: Outcome) -> None:
-    answer = worker.ask("measure")
+def _take_sample(worker: Worker, outcome: Outcome, proxy: Proxy | None) -> None:
+    if proxy is None:
+        answer = worker.ask("measure")
+    else:
+        answer = worker.ask("prepare")
+        proxy.clear()
+        answer = answer or worker.ask("timed") | {"requests": len(proxy.requests), "received": proxy.nbytes()}
     outcome.problem = _problem(answer)
     if not outcome.problem:
         outcome.samples.append(Sample(**answer))

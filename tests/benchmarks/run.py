@@ -10,5 +10,4 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     importlib.import_module("benchmarks")
-    del sys.path[0]
     raise SystemExit(importlib.import_module("benchmarks.command").main())

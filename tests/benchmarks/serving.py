@@ -11,7 +11,7 @@ import traceback
 from dataclasses import asdict
 from typing import Any
 
-from .measure import measure
+from .measure import measure, timed
 
 
 def create(name: str, options: dict[str, Any]) -> Any:
@@ -61,6 +61,15 @@ class Server:
     def measure(self) -> dict[str, Any]:
         """Measure once."""
         return asdict(measure(self._work))
+
+    def prepare(self) -> dict[str, Any]:
+        """Prepare the work."""
+        self._work.prepare()
+        return {}
+
+    def timed(self) -> dict[str, Any]:
+        """Measure once, after :meth:`prepare`."""
+        return asdict(timed(self._work))
 
     def digests(self) -> dict[str, Any]:
         """Hash what the last measurement made."""

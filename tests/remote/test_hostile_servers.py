@@ -1,0 +1,159 @@
+"""Servers and URLs that mean harm: one clear error, bounded memory, and no secret where it does not belong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from remote.fresh_process import KEYS, FreshProcess, report_with_memory
+from remote.volumes import FORMS
+from support.commands import run_here
+from support.nginx import PASSWORD, USER
+from support.proxy import Answer, Endless, proxy
+
+import wkwdask
+
+MOST_NBYTES = 300 << 20
+"""Largest growth of memory by a read, libraries included [bytes]."""
+BY_NAME = {form.name: form for form in FORMS}
+WKW = BY_NAME["wkw"]
+OURS = (wkwdask.WkwDaskError, OSError)
+
+
+@pytest.fixture(autouse=True)
+def _synchronous():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+ENDLESS = {"in chunks": Endless(), "of a huge length": Endless(1 << 50)}
+PLACES = [
+    ("wkw", "datasource-properties.json"), ("wkw", "header.wkw"), ("wkw", "x0.wkw"), ("precomputed", "info"), ("precomputed", "-"),
+    ("precomputed-sharded", ".shard"), ("ngff-0.5", "c/"), ("ngff-0.5-sharded", "c/"), ("n5", "s0/1"),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
+@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize(("name", "where"), PLACES)
+def test_a_body_without_end(far, tmp_path, name, where, kind):
+    if BY_NAME[name].needs is not None:
+        pytest.importorskip(BY_NAME[name].needs, reason="writes the volume")
+    far.fault = lambda request: ENDLESS[kind] if where in request.path else None
+    output = FreshProcess(report_with_memory, BY_NAME[name].url(far.url), folder=tmp_path).output()
+    growth, text = output.split(" ", 1)
+    assert "Error: " in text, text
+    assert int(growth) < MOST_NBYTES, text
+
+
+# ------------------------------------------------------------------------------------------------ places
+
+
+@pytest.mark.parametrize("path", ["/etc", "file:///etc", "../../../../../../../../etc", "..%2f..%2f..%2fetc"])
+@pytest.mark.parametrize("key", ["path", "layer"])
+def test_a_dataset_does_not_lead_to_files_of_this_machine(far, stored, path, key):
+    document = json.loads((stored / "wkw/datasource-properties.json").read_text())
+    (layer,) = document["dataLayers"]
+    if key == "path":
+        layer["mags"][0]["path"] = path
+    else:
+        layer["name"] = path
+    body = json.dumps(document).encode()
+    far.fault = lambda request: Answer(200, body) if request.path.endswith("datasource-properties.json") else None
+    with pytest.raises((*OURS, ValueError)):
+        wkwdask.read(f"{far.url}/wkw", ((0, 0, 0), (8, 8, 8)), layer=layer["name"])
+
+
+@pytest.mark.parametrize("name", ["wkw", "precomputed", "n5", "ngff-0.5"])
+def test_a_redirect_to_a_local_file_is_an_error(web, name):
+    if BY_NAME[name].needs is not None:
+        pytest.importorskip(BY_NAME[name].needs, reason="writes the volume")
+    with pytest.raises(OURS, match=web.redirecting):
+        wkwdask.read(BY_NAME[name].url(f"{web.redirecting}/file"), ((0, 0, 0), (8, 8, 8)))
+
+
+def test_dots_in_a_url_stay_on_the_server(far):
+    np.testing.assert_array_equal(wkwdask.read(f"{far.url}/none/../wkw/color/1", WKW.box()), WKW.array())
+    with pytest.raises(OURS):
+        wkwdask.read(f"{far.url}/../../../../../etc/color/1")
+    assert not [request.path for request in far.requests if ".." in request.path]
+
+
+# ------------------------------------------------------------------------------------------------ secrets
+
+
+def with_password(url):
+    """Put a name and a password into a URL."""
+    return url.replace("://", f"://{USER}:{PASSWORD}@")
+
+
+def test_a_password_in_a_url_is_shown_nowhere(web, tmp_path):
+    """It is used, or refused in an error that does not repeat it."""
+    url = WKW.url(with_password(web.protected))
+    shown = []
+    try:
+        array = wkwdask.open(url)
+        np.testing.assert_array_equal(array.compute(), WKW.array())
+        shown += [repr(array), array.name, str(wkwdask.info(url)), repr(wkwdask.open_dataset(url.rsplit("/", 2)[0]))]
+        shown.append(str(wkwdask.copy(url, tmp_path / "copy" / "color" / "1")))
+    except OURS as error:
+        shown.append(str(error))
+    for path in ("none/color/1", "wkw/none/1", "wkw/color/8"):
+        with pytest.raises(OURS) as caught:
+            wkwdask.open(with_password(f"{web.protected}/{path}"))
+        shown.append(str(caught.value))
+    done = run_here("info", with_password(f"{web.protected}/none"))
+    shown.append(done.output)
+    for prefix in ("precomputed://", "n5://", "zarr://"):
+        with pytest.raises(OURS) as caught:
+            wkwdask.open(prefix + with_password(f"{web.protected}/none"))
+        shown.append(str(caught.value))
+    shown += [file.read_bytes().decode("latin-1") for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [text for text in shown if PASSWORD in text]
+
+
+def test_a_wrong_password_is_shown_nowhere(web):
+    with pytest.raises(OURS) as caught:
+        wkwdask.open(WKW.url(web.protected.replace("://", "://reader:open-wrong@")))
+    assert "open-wrong" not in str(caught.value)
+
+
+def test_a_password_is_not_sent_to_another_server(web):
+    with proxy(web.url) as other, proxy(web.protected) as first:
+        first.fault = lambda request: Answer(302, b"", {"Location": f"{other.url}{request.path}"})
+        with contextlib.suppress(*OURS):
+            wkwdask.read(WKW.url(with_password(first.url)), WKW.box())
+        assert first.requests
+        assert not [request for request in other.requests if "authorization" in request.headers]
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_a_signature_is_not_sent_to_another_server(s3, web, monkeypatch):
+    with proxy(web.url) as other, proxy(s3.server) as first:
+        first.fault = lambda request: Answer(307, b"", {"Location": f"{other.url}{request.path}"})
+        for name, value in (s3.environment(first.url) | KEYS).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(OURS):
+            wkwdask.read(f"{s3.url}/none/color/1")
+        assert first.requests
+        assert not [request for request in other.requests if "authorization" in request.headers]
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_errors_of_a_bucket_hold_no_keys(s3, monkeypatch):
+    with proxy(s3.server) as far:
+        for name, value in (s3.environment(far.url) | KEYS).items():
+            monkeypatch.setenv(name, value)
+        array = wkwdask.open(WKW.url(s3.url))
+        for status in (400, 403, 404, 500):
+            far.fault = lambda request, status=status: Answer(status, " ".join(KEYS.values()).encode())
+            with pytest.raises(OURS) as caught:
+                wkwdask.open(f"{s3.url}/none/color/1")
+            chain = [caught.value, caught.value.__cause__]
+            assert not [value for value in KEYS.values() if value in " ".join(map(str, chain))]
+        assert not [value for value in KEYS.values() if value.encode() in pickle.dumps(array)]

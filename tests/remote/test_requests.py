@@ -1,0 +1,123 @@
+"""Requests of a read: tables once, neighbours together, and never a whole large file."""
+
+from __future__ import annotations
+
+import json
+
+import dask
+import numpy as np
+import pytest
+from remote.volumes import FORMS, PARTS
+from support import wkw_files
+from support.nginx import nginx, nginx_program
+from support.proxy import proxy
+
+import wkwdask
+
+BLOCK, EDGE = 16, 256
+FILE = "z0/y0/x0.wkw"
+TABLE_NBYTES = 16 + 8 * (EDGE // BLOCK) ** 3
+
+
+@pytest.fixture(autouse=True)
+def _synchronous():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A mag of one file of noise of 17 MB, and its voxels (x, y, z)."""
+    folder = tmp_path_factory.mktemp("large")
+    voxels = np.random.default_rng(0).integers(0, 256, (1, EDGE, EDGE, EDGE), np.uint8)
+    path = folder / "ds" / "color" / "1" / FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(wkw_files.encode_file(voxels, BLOCK))
+    (folder / "ds/color/1/header.wkw").write_bytes(path.read_bytes()[:16])
+    box = {"topLeft": [0, 0, 0], "width": EDGE, "height": EDGE, "depth": EDGE}
+    layer = {"name": "color", "category": "color", "boundingBox": box, "elementClass": "uint8", "dataFormat": "wkw", "mags": [{"mag": 1, "cubeLength": EDGE}]}
+    document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 4, 4], "unit": "nanometer"}, "dataLayers": [layer]}
+    (folder / "ds/datasource-properties.json").write_text(json.dumps(document))
+    return folder, voxels[0]
+
+
+@pytest.fixture
+def noise(large, tmp_path):
+    """A proxy in front of that mag, and its voxels."""
+    if nginx_program() is None:
+        pytest.skip("nginx is absent: apt-get install nginx-light")
+    with nginx(large[0], tmp_path) as web, proxy(web.url) as running:
+        yield running, large[1]
+
+
+def of_file(far):
+    """List the ranges that were requested of the file of voxels."""
+    return [request.range for request in far.requests if request.path.endswith(FILE)]
+
+
+def test_a_file_costs_one_request_for_its_table(noise):
+    far, voxels = noise
+    url = f"{far.url}/ds/color/1"
+    found = wkwdask.read(url, ((3, 4, 5), (7, 8, 9)))
+    np.testing.assert_array_equal(found[0], voxels[3:7, 4:8, 5:9])
+    table, *block = of_file(far)
+    first, last = map(int, table.removeprefix("bytes=").split("-"))
+    assert first == 0
+    assert TABLE_NBYTES <= last + 1 <= voxels.nbytes // 16  # it may bring some blocks along
+    assert len(block) <= 1
+    far.clear()
+    np.testing.assert_array_equal(wkwdask.read(url, ((130, 4, 5), (131, 8, 9)))[0], voxels[130:131, 4:8, 5:9])
+    assert len(far.requests) == len(of_file(far)) == 1  # the table and all documents are known
+    assert of_file(far) != [table]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_slice_never_downloads_the_file(noise, axis):
+    far, voxels = noise
+    array = wkwdask.open(f"{far.url}/ds/color/1")
+    place = tuple(100 if n == axis else slice(None) for n in range(3))
+    far.clear()
+    np.testing.assert_array_equal(array[(0, *place)].compute(), voxels[place])
+    assert None not in of_file(far)
+    assert far.nbytes() < voxels.nbytes // 3
+    assert len(of_file(far)) <= 1 + 64  # 256 blocks lie in at most 64 runs of the Morton order
+
+
+def test_a_whole_file_is_read_in_large_pieces(noise):
+    far, voxels = noise
+    np.testing.assert_array_equal(wkwdask.read(f"{far.url}/ds/color/1")[0], voxels)
+    assert len(of_file(far)) <= 8
+    assert far.nbytes() < 1.1 * voxels.nbytes
+
+
+def test_points_of_a_file_share_its_table(noise):
+    far, voxels = noise
+    points = np.random.default_rng(1).integers(0, EDGE, (20, 3))
+    np.testing.assert_array_equal(wkwdask.sample(f"{far.url}/ds/color/1", points), voxels[tuple(points.T)])
+    ranges = of_file(far)
+    assert len(ranges) == len(set(ranges)) <= 1 + len(points)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_repeated_reads_do_not_fetch_documents_and_tables_again(far, form):
+    if form.needs is not None:
+        pytest.importorskip(form.needs, reason="writes the volume")
+    url = form.url(far.url)
+    np.testing.assert_array_equal(wkwdask.read(url, form.box(PARTS[3])), form.crop(PARTS[3]))
+    first = [(request.path, request.range) for request in far.requests]
+    assert len(set(first)) == len(first)
+    far.clear()
+    np.testing.assert_array_equal(wkwdask.read(url, form.box(PARTS[3])), form.crop(PARTS[3]))
+    again = [(request.path, request.range) for request in far.requests]
+    assert len(again) < len(first)
+    assert set(again) <= set(first)
+    assert not [path for path, _ in again if path.endswith((".json", "info", "header.wkw", ".zarray", ".zattrs"))]
+
+
+def test_blocks_that_are_neighbours_come_together(noise):
+    far, voxels = noise
+    url = f"{far.url}/ds/color/1"
+    wkwdask.read(url, ((0, 0, 0), (1, 1, 1)))
+    far.clear()
+    np.testing.assert_array_equal(wkwdask.read(url, ((0, 0, 0), (64, 64, 64)))[0], voxels[:64, :64, :64])
+    assert len(of_file(far)) == 1  # an aligned cube is one run of the file

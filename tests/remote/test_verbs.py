@@ -1,0 +1,125 @@
+"""Every verb that reads, on a volume of each format on each server, beside the same volume on disk."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+from PIL import Image
+from remote.volumes import PARTS, SHAPE, VOXEL_SIZE
+from support.commands import run_here
+
+import wkwdask
+
+VERBS = {}
+
+
+def verb(function):
+    """Register a check of one verb: ``verb(url, form, local, folder)``, the last three a format, the local volume and a folder for results."""
+    VERBS[function.__name__] = function
+    return function
+
+
+@pytest.fixture(autouse=True)
+def _synchronous():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@verb
+def read(url, form, local, folder):
+    for part in PARTS:
+        np.testing.assert_array_equal(wkwdask.read(url, form.box(part)), form.crop(part))
+
+
+@verb
+def read_many(url, form, local, folder):
+    for part, found in zip(PARTS, wkwdask.read_many(url, [form.box(part) for part in PARTS]), strict=True):
+        np.testing.assert_array_equal(found, form.crop(part))
+
+
+@verb
+def sample(url, form, local, folder):
+    points = np.random.default_rng(0).integers(0, SHAPE, (30, 3))
+    expected = form.array()[(slice(None), *points.T)]
+    found = wkwdask.sample(url, points + form.offset)
+    np.testing.assert_array_equal(found, expected[0] if form.num_channels == 1 else expected.T)
+
+
+@verb
+def open_array(url, form, local, folder):
+    array = wkwdask.open(url)
+    assert array.dtype == form.dtype
+    np.testing.assert_array_equal(array.compute(), form.array())
+    np.testing.assert_array_equal(wkwdask.open(url, chunks="block")[:, 5, 3:30].compute(), form.array()[:, 5, 3:30])
+
+
+@verb
+def xarray(url, form, local, folder):
+    array = xr.open_dataarray(url.removeprefix(form.prefix), engine=form.engine, chunks={})
+    dims = [axis for axis in ("c", "x", "y", "z") if axis in array.dims]
+    np.testing.assert_array_equal(array.transpose(*dims).values.reshape(form.array().shape), form.array())
+    for axis, low, edge in zip("xyz", form.offset, VOXEL_SIZE if form.engine != "n5" else (1, 1, 1), strict=True):
+        np.testing.assert_allclose(array[axis].values[0], (low + 0.5) * edge)
+
+
+@verb
+def info(url, form, local, folder):
+    done = run_here("info", url)
+    assert (done.returncode or 0, done.stderr) == (0, "")
+    assert form.dtype in done.stdout
+    if form.engine != "wkw":
+        assert [scale.box for scale in wkwdask.info(url).scales] == [scale.box for scale in wkwdask.info(local).scales]
+
+
+@verb
+def open_dataset(url, form, local, folder):
+    if form.engine != "wkw":
+        pytest.skip("datasets are WEBKNOSSOS's")
+    here, there = (wkwdask.open_dataset(text.rsplit("/", 2)[0]) for text in (local, url))
+    assert there.voxel_size == here.voxel_size
+    assert there["color"].bounding_box == here["color"].bounding_box
+    assert [str(mag.mag) for mag in there["color"]] == [str(mag.mag) for mag in here["color"]]
+
+
+@verb
+def preview(url, form, local, folder):
+    pictures = [Image.open(wkwdask.preview(text, folder / f"{n}.png")) for n, text in enumerate((local, url))]
+    np.testing.assert_array_equal(*map(np.asarray, pictures))
+    assert np.asarray(pictures[0]).std() > 0
+
+
+@verb
+def verify(url, form, local, folder):
+    report = wkwdask.verify(url)
+    assert report.is_sound
+    assert report.faults == ()
+
+
+@verb
+def diff(url, form, local, folder):
+    assert wkwdask.diff(url, local).equal
+
+
+@verb
+def convert(url, form, local, folder):
+    if form.engine == "wkw":
+        wkwdask.convert(url.rsplit("/", 2)[0], f"precomputed://{folder}/converted", layer="color")
+        found = wkwdask.read(f"precomputed://{folder}/converted", form.box())
+    else:
+        wkwdask.convert(url, folder / "converted", layer="copy", **({"voxel_size": VOXEL_SIZE} if form.engine == "n5" else {}))
+        found = wkwdask.read(folder / "converted/copy/1", form.box())
+    np.testing.assert_array_equal(found, form.array())
+
+
+@verb
+def copy(url, form, local, folder):
+    target = f"{form.prefix}{folder}/{form.path}"
+    wkwdask.copy(url, target)
+    np.testing.assert_array_equal(wkwdask.read(target, form.box()), form.array())
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_verb(name, form, place, stored, tmp_path):
+    VERBS[name](form.url(place), form, form.url(stored), tmp_path)
