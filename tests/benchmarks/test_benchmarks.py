@@ -219,6 +219,23 @@ def test_zarr_is_equal(data, own_settings, name):
     assert all(digests == found[0] for digests in found)
 
 
+@pytest.mark.parametrize("name", ["remote/wkw/box", "remote/precomputed-sharded/slices", "remote/zarr/whole"])
+def test_remote_reads_are_equal_and_counted(data, name):
+    """webknossos is left out, since it takes long to start."""
+    for package in ("obstore", "tensorstore"):
+        _needs(package)
+    race = _race(data, name)
+    race = dataclasses.replace(race, units=(race.units[0], race.units["wkw" not in name]))
+    (row,) = race.run(1, lambda text: None)
+    if row.tool.problem == NOT_INSTALLED:
+        pytest.skip("nginx is not installed")
+    assert (row.tool.problem, row.against.problem) == ("", "")
+    assert row.met is not None
+    assert "DIFFER" not in row.note
+    assert min(row.tool.requests, row.against.requests) > 0
+    assert row.tool.received > 0
+
+
 def test_beside_the_disk(data):
     _needs("wkw")
     race = _race(data, "rechunk/disk")

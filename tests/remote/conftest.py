@@ -6,7 +6,7 @@ import os
 
 import pytest
 from remote.fresh_process import hidden
-from remote.volumes import FORMS, write_all
+from remote.volumes import FORMS, SERVERS, write_all
 from support.buckets import azure_container, gs_bucket, s3_bucket
 from support.nginx import nginx, nginx_program
 from support.proxy import proxy
@@ -64,7 +64,7 @@ def azure(stored, tmp_path_factory):
         yield bucket
 
 
-@pytest.fixture(params=["http", "s3", "gs", "az"])
+@pytest.fixture(params=SERVERS)
 def place(request):
     """URL of the folder of all volumes on each server, which this process reaches without credentials."""
     if request.param == "http":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+
 import dask
 import numpy as np
 import pytest
 import xarray as xr
 from PIL import Image
-from remote.volumes import PARTS, SHAPE, VOXEL_SIZE
+from remote.volumes import FORMS, PARTS, SERVERS, SHAPE, VOXEL_SIZE
 from support.commands import run_here
 
 import wkwdask
@@ -75,8 +78,6 @@ def info(url, form, local, folder):
 
 @verb
 def open_dataset(url, form, local, folder):
-    if form.engine != "wkw":
-        pytest.skip("datasets are WEBKNOSSOS's")
     here, there = (wkwdask.open_dataset(text.rsplit("/", 2)[0]) for text in (local, url))
     assert there.voxel_size == here.voxel_size
     assert there["color"].bounding_box == here["color"].bounding_box
@@ -120,6 +121,15 @@ def copy(url, form, local, folder):
     np.testing.assert_array_equal(wkwdask.read(target, form.box()), form.array())
 
 
-@pytest.mark.parametrize("name", VERBS)
+def _cells():
+    """List verb, format and server: every verb on every format from the web server and from one kind of bucket, the nightly tests from all."""
+    for (row, name), (column, form) in itertools.product(enumerate(VERBS), enumerate(FORMS)):
+        if name == "open_dataset" and form.engine != "wkw":
+            continue
+        buckets = SERVERS[1:] if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else [SERVERS[1 + (row + column) % 3]]
+        yield from ((name, form, server) for server in (SERVERS[0], *buckets))
+
+
+@pytest.mark.parametrize(("name", "form", "place"), list(_cells()), ids=str, indirect=["form", "place"])
 def test_verb(name, form, place, stored, tmp_path):
     VERBS[name](form.url(place), form, form.url(stored), tmp_path)

@@ -13,6 +13,8 @@ from support import wkw_files
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+SERVERS = ("http", "s3", "gs", "az")
+"""Kinds of servers that have all volumes."""
 SHAPE = (40, 33, 26)
 VOXEL_SIZE = (4.0, 4.0, 40.0)
 OFFSET = (7, 12, 300)

@@ -11,7 +11,9 @@ import shutil
 import urllib.request
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from http.server import HTTPServer
 from pathlib import Path
+from unittest import mock
 from urllib.parse import quote, unquote
 
 import pytest
@@ -80,9 +82,9 @@ def gs_bucket():
     server_of = pytest.importorskip("gcp_storage_emulator.server", reason="gcp-storage-emulator serves Google Cloud Storage")
     (port,) = free_ports(1)
     server = server_of.create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
-    server.start()
+    with mock.patch.object(HTTPServer, "request_queue_size", 128):  # of 5, further clients would wait for a second
+        server.start()
     url = f"http://127.0.0.1:{port}"
-
     objects = {}
 
     def put(name, data):
