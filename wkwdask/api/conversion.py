@@ -243,7 +243,7 @@ def _convert_to_single_file(source: Paths, target: str | os.PathLike[str], exist
     from wkwdask.graphs.runners import is_dry_run
 
     start, path = time.monotonic(), single_file_path(target)
-    check_single_file(path, existing)
+    check_single_file(path, existing, selection.get("ngff"))
     folder = staging_folder(path)
     if isinstance(source, (str, os.PathLike)) and not _changes_voxels(selection):
         named = format_of(source)

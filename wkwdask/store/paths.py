@@ -16,6 +16,7 @@ MEMORY = "memory://"
 ZIP = "|zip:"
 """What separates the path or URL of a zip from a path in it (Neuroglancer, "Data sources", "URL syntax")."""
 _ZIP_SUFFIXES = (".ozx", ".zip")
+_SERVERS = ("http://", "https://", "s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://")
 _OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")
 
 
@@ -41,12 +42,12 @@ def is_on_disk(path: str) -> bool:
 
 def is_remote(url: str) -> bool:
     """Check whether a path or URL is neither on a mounted file system nor in memory nor in a zip."""
-    return is_url(url) and not is_zipped(url)
+    return "://" in url and not url.startswith(("file://", MEMORY)) and not (is_zipped(url) and is_served(url))
 
 
-def is_url(text: str) -> bool:
-    """Check whether a text begins like a URL of a server."""
-    return "://" in text and not text.startswith(("file://", MEMORY))
+def is_served(url: str) -> bool:
+    """Check whether a URL, or the zip that contains it, is on a server; URLs with the prefix of a format are not."""
+    return url.startswith(_SERVERS)
 
 
 def local_path(url: str | os.PathLike[str]) -> str:
@@ -60,17 +61,16 @@ def _file_path(text: str) -> str:
     """Return the normal path of a file or folder; a zip is a file."""
     archive, bar, inside = text.rpartition(ZIP)
     if bar:
-        is_served = is_url(archive) and ZIP not in archive
-        return normpath(f"{archive if is_served else _file_path(archive)}{ZIP}{inside}")
+        return normpath(f"{archive if is_served(archive) and ZIP not in archive else _file_path(archive)}{ZIP}{inside}")
     if not text:
         raise ValueError("empty path")  # os.path.abspath would turn it into the current folder
     if not is_valid_path(text):
         raise ValueError(f"{text!r}: not a valid path: it contains a NUL byte or a lone surrogate")
     if text.startswith(_OTHER_FORMATS):
         raise UnsupportedError(f"{text}: only WKW is supported here; convert() (wkwdask convert) converts other formats to WKW")
-    if is_url(text):
-        if is_zipped(text):
-            return text
+    if is_served(text) and is_zipped(text):
+        return text
+    if is_remote(text):
         raise UnsupportedError(f"{text}: a local path is needed here: remote locations are read-only, and only volumes are read from them")
     if is_memory(text):
         return normpath(text)

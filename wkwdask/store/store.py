@@ -13,7 +13,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.store import files
 from wkwdask.store.access import access_of
 from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
-from wkwdask.store.paths import dirname, is_remote, is_url, local_path
+from wkwdask.store.paths import dirname, is_remote, is_served, local_path
 from wkwdask.store.remote import RemoteStore
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
     text = os.fspath(location)
     if not is_remote(text):
         path = local_path(text)
-        return ServedZipStore(path) if is_url(path) else FolderStore(path)
+        return ServedZipStore(path) if is_served(path) else FolderStore(path)
     store = RemoteStore(text.rstrip("/"), access=access_of(text))
     store.client.check(store.url, store.access)
     return store

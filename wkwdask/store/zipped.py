@@ -22,7 +22,7 @@ from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.store.access import access_of
 from wkwdask.store.local import ABSENT, LocalFile, OpenFile, check_size
 from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import ZIP, is_url
+from wkwdask.store.paths import ZIP, is_served
 from wkwdask.store.remote import RemoteStore
 from wkwdask.store.zip_directory import DEFLATED, LOCAL_HEADER, LOCAL_SIGNATURE, STORED, Member, ZipDirectory, read_directory
 
@@ -315,7 +315,7 @@ class ZipFileSystem:
 
 
 def _is_on_server(archive: str) -> bool:
-    return is_url(archive) and ZIP not in archive
+    return is_served(archive) and ZIP not in archive
 
 
 def _read(file: StoredFile, start: int, stop: int) -> bytes:

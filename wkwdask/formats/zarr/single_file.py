@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 
-from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.zarr.documents import FILE_NAME
+from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import read_attributes
 from wkwdask.formats.zarr.target import PREFIX
 from wkwdask.store import files
@@ -41,8 +42,10 @@ def staging_folder(path: str) -> str:
     return f"{dirname(path)}/.wkwdask-{name.replace('.', '-')}/{name[: -len(SUFFIX)]}.ome.zarr"
 
 
-def check_single_file(path: str, existing: str) -> None:
-    """Raise ExistsError if a zip exists that must not be replaced."""
+def check_single_file(path: str, existing: str, version: str | None) -> None:
+    """Raise ExistsError if a zip exists that must not be replaced, and UnsupportedError for a version that is not stored in Zarr v3."""
+    if version is not None and zarr_format_of(version) != 3:
+        raise UnsupportedError(f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write version 0.5 or later")
     if files.isdir(path):
         raise ExistsError(f"{path}: is a folder, expected nothing or a file")
     if existing != "overwrite" and files.lexists(path):
@@ -61,7 +64,7 @@ def publish_single_file(folder: str, path: str) -> tuple[int, int]:
     """Zip a group, and return the number of files and the size of the zip."""
     stored = read_attributes(folder)
     if stored is None or stored[0] != 3:
-        raise UnsupportedError(f"{folder}: OME-NGFF in one file is Zarr v3, found {'no group' if stored is None else 'Zarr v2'}; write version 0.5 or later")
+        raise CorruptError(f"{folder}: expected a group of Zarr v3, found {'none' if stored is None else 'Zarr v2'}")
     version = stored[1].get("ome", {}).get("version")
     names = _ordered_names(folder)
     # RFC-9, "OME-Zarr Zip Comment Structure"
