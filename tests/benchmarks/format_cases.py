@@ -10,6 +10,8 @@ from .pyramid_cases import LABELS
 from .race import Faster, Race, Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .data import Cube, Data
 
 _METHODS = {"em": "mean", "seg": "mode"}
@@ -121,9 +123,12 @@ def _convert(kind: _Kind) -> Race:
 
 
 def zarr_cases(data: Data) -> list[Race]:
-    """List the rows of Zarr: WKW read through zarr-python, and exported to sharded Zarr."""
+    """List the rows of Zarr: WKW read through zarr-python and exported, and pyramids and copies of OME-Zarr images."""
     views = [_view(data, layer, edge, count) for layer in LAYERS for edge, count in ((0, 0), (128, 60), (32, 200))]
-    return [*views, *(_export(data, layer) for layer in LAYERS)]
+    stored = [(layer, compression) for layer in LAYERS for compression in ("zstd", "blosc-lz4")]
+    return [
+        *views, *(_export(data, layer) for layer in LAYERS), *(_zarr_pyramid(data, *kind) for kind in stored), *(_zarr_rechunk(data, *kind) for kind in stored)
+    ]  # fmt: skip
 
 
 def _view(data: Data, layer: str, edge: int, count: int) -> Race:
@@ -152,3 +157,31 @@ def _export(data: Data, layer: str) -> Race:
     units = tuple(Unit(label, work, {"path": cube.mag, "size": cube.edge, "folder": data.fresh(f"{name}-{n}")}) for n, (label, work) in enumerate(tools))
     conclusions = (Faster(0, 1, 1.0, shows_peak=True), Faster(0, 2, shows_peak=True), Faster(0, 3, 1.0, shows_peak=True))
     return Race(name, f"WKW to sharded Zarr, {LABELS[layer]} {cube.edge}^3", units, conclusions, (cube,))
+
+
+def _zarr_units(data: Data, name: str, layer: str, compression: str, tools: Sequence[tuple[str, str, dict]]) -> tuple[Unit, ...]:
+    """Make units that all begin with the same sharded OME-Zarr image."""
+    cube = data.cube(layer)
+    options = {"path": cube.mag, "size": cube.edge, "method": _METHODS[layer], "compression": compression}
+    return tuple(Unit(label, work, options | {"folder": data.fresh(f"{name}-{n}")} | more) for n, (label, work, more) in enumerate(tools))
+
+
+def _zarr_pyramid(data: Data, layer: str, compression: str) -> Race:
+    """Ours beside tensorstore, dask with zarr-python and, for images, ngff-zarr, which has no quick mode."""
+    name = f"zarr/pyramid/{layer}/{compression}"
+    tools = [
+        ("wkwdask", "with_zarr.Pyramid", {}), ("tensorstore, by shards", "tensorstore_zarr.Pyramid", {}),
+        ("dask, coarsen, zarr", "with_zarr.PlainPyramid", {}), ("ngff-zarr, bin shrink", "ngff_zarr_images.Pyramid", {}),
+    ]  # fmt: skip
+    units = _zarr_units(data, name, layer, compression, tools if layer == "em" else tools[:3])
+    conclusions = [Faster(0, n, 2.0, _OTHER[layer] if n == 3 else "same", shows_peak=True) for n in range(1, len(units))]
+    work = f"pyramid of sharded OME-Zarr, {LABELS[layer]} {data.cube(layer).edge}^3, {_METHODS[layer]}, {compression}"
+    return Race(name, work, units, tuple(conclusions), (data.cube(layer),))
+
+
+def _zarr_rechunk(data: Data, layer: str, compression: str) -> Race:
+    """Ours with copied chunks beside ours with decoded ones."""
+    name = f"zarr/rechunk/{layer}/{compression}"
+    tools = [("wkwdask, chunks copied", "with_zarr.Rechunk", {}), ("wkwdask, chunks decoded", "with_zarr.Rechunk", {"level": 4})]
+    work = f"sharded OME-Zarr to shards of half the edge, {LABELS[layer]} {data.cube(layer).edge}^3, {compression}"
+    return Race(name, work, _zarr_units(data, name, layer, compression, tools), (Faster(0, 1, 10.0, shows_peak=True),), (data.cube(layer),))

@@ -227,3 +227,24 @@ def test_real_data(tmp_path, shared_data):
         assert voxels.any()
         np.testing.assert_array_equal(view[path][...], voxels)
         np.testing.assert_array_equal(found[image].data[0].compute(), voxels)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_levels_and_copies_keep_the_blosc_settings_of_other_software(tmp_path, version):
+    array = voxels((1, 16, 16, 16), "uint16")[0].T
+    if version == 3:
+        compressor = zarr.codecs.BloscCodec(cname="lz4", clevel=4, shuffle="bitshuffle", typesize=2)
+    else:
+        compressor = pytest.importorskip("numcodecs").Blosc("lz4", 4, 2)
+    group = zarr.open_group(str(tmp_path / "a.ome.zarr"), mode="w", zarr_format=version)
+    group.create_array("0", data=array, chunks=(8, 8, 8), compressors=compressor)
+    scale = {"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [8.0, 4.0, 4.0]}]}
+    image = {"axes": [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"], "datasets": [scale]}
+    group.attrs.update({"ome": {"version": "0.5", "multiscales": [image]}} if version == 3 else {"multiscales": [{"version": "0.4", **image}]})
+    wkwdask.build_pyramid(tmp_path / "a.ome.zarr", mags=["2"], method="max")
+    wkwdask.copy(tmp_path / "a.ome.zarr", f"zarr://{tmp_path}/b.ome.zarr", mags=["1"])
+    level, copied = zarr.open_array(str(tmp_path / "a.ome.zarr" / "2"), mode="r"), zarr.open_array(str(tmp_path / "b.ome.zarr" / "1"), mode="r")
+    assert level.compressors == group["0"].compressors
+    assert copied.compressors == (zarr.codecs.BloscCodec(cname="lz4", clevel=4, shuffle="bitshuffle", typesize=2),)
+    np.testing.assert_array_equal(level[...], array.reshape(8, 2, 8, 2, 8, 2).max((1, 3, 5)))
+    np.testing.assert_array_equal(copied[...], array)

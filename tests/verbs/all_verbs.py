@@ -13,16 +13,24 @@ import pytest
 import xarray as xr
 from PIL import Image
 from support.commands import run_here
-from verbs.cases import Case, components_of, draw, largest_of_windows
+from verbs.cases import LOWEST, TYPES, Case, components_of, draw, largest_of_windows
 from verbs.forms import VOXEL_SIZE, Form
+from verbs.other_readers import expect_by_others
 from verbs.stored_path import stored_path
 
 import wkwdask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 VERBS = {}
+LIMITS = {
+    "histogram": {"types": ("uint8", "uint16")},  # one bin per value
+    "contrast": {"types": ("uint8", "uint16")},
+    **{name: {"lowest": 0} for name in ("convert_to_wkw", "convert_plan", "convert_from_wkw")},  # positions in WKW are not negative
+}
+"""Limits of the arrays with which a verb is tested, as arguments of :class:`Bench`."""
 
 
 def verb(function):
@@ -35,13 +43,14 @@ def verb_of_target(function):
     """Register a function of a bench, a target image and its mag 1 twice: with a target of the same format, and of WKW."""
     VERBS[function.__name__] = lambda bench: function(bench, bench.place, _with_dataset(bench))
     VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(bench, f"{bench.root}/other/target", f"{_other_dataset(bench)}/target/1")
+    LIMITS[f"{function.__name__}_to_wkw"] = {"lowest": 0}
     return function
 
 
 class Bench:
     """Folder with an image of one format, drawn from a seed."""
 
-    def __init__(self, form: Form, folder: Path, seed: int, root: str | None = None) -> None:
+    def __init__(self, form: Form, folder: Path, seed: int, root: str | None = None, types: Sequence[str] = TYPES, lowest: int = LOWEST) -> None:
         self.form = form
         self.folder = folder
         """Folder for pictures and tables."""
@@ -49,7 +58,8 @@ class Bench:
         """Folder or URL for images."""
         self.rng = np.random.default_rng(seed)
         self._seed = seed
-        self.case = draw(seed)
+        self._limits = {"types": [name for name in form.types if name in types], "lowest": max(lowest, form.lowest)}
+        self.case = draw(seed, **self._limits)
 
     @cached_property
     def image(self) -> str:
@@ -59,7 +69,7 @@ class Bench:
 
     @cached_property
     def labels(self) -> tuple[str, Case]:
-        case = draw(self._seed, is_segmentation=True)
+        case = draw(self._seed, is_segmentation=True, **self._limits)
         url = self.form.url(self.root, "labels")
         options = {"type": "segmentation"} if self.form.engine == "precomputed" else {"category": "segmentation"}
         self.form.save(case.array, url, case.offset, **options)
@@ -83,6 +93,8 @@ class Bench:
         whole = wkwdask.open(url, mag=mag)
         assert whole.shape == case.array.shape
         np.testing.assert_array_equal(whole.compute(), case.array)
+        if "memory://" not in url:
+            expect_by_others(url, mag, case)
 
     def command(self, *arguments: object) -> str:
         """Run a command, which must succeed, and return its output."""
@@ -252,7 +264,7 @@ def apply(bench, image, target):
 
 
 def _inverse(voxels):
-    return np.iinfo(voxels.dtype).max - voxels
+    return voxels.dtype.type(100) - voxels
 
 
 def _with_dataset(bench):

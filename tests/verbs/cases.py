@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import ndimage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -36,19 +40,28 @@ class Case:
         return self.array[(slice(None), *(slice(low - o, high - o) for low, high, o in zip(*box, self.offset, strict=True)))]
 
 
-def draw(seed: int, *, is_segmentation: bool = False) -> Case:
-    """Draw an array: one voxel thick, on and off the chunk grid, of one channel or two."""
+TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
+SEGMENTATION_TYPES = ("uint8", "uint16", "uint32", "uint64")
+LOWEST = -1000
+"""Lowest position that is drawn."""
+
+
+def draw(seed: int, types: Sequence[str] = TYPES, *, is_segmentation: bool = False, lowest: int = 0) -> Case:
+    """Draw an array: one voxel thick, on and off the chunk grid, dense or sparse, of one to three channels, anywhere from ``lowest`` on."""
     rng = np.random.default_rng(seed)
     size = tuple(int(rng.choice([1, int(rng.integers(2, 8)), int(rng.integers(8, 40))], p=[0.1, 0.2, 0.7])) for _ in range(3))
-    dtype = np.dtype(rng.choice(["uint32", "uint64"] if is_segmentation else ["uint8", "uint16"]))
-    channels = 1 if is_segmentation else int(rng.choice([1, 1, 2]))
+    dtype = np.dtype(rng.choice([name for name in types if not is_segmentation or name in SEGMENTATION_TYPES]))
+    channels = 1 if is_segmentation else int(rng.choice([1, 1, 2, 3]))
     small = rng.integers(0, 9, (channels, *(-(-n // 5) for n in size))).astype(dtype)
     small[small % 3 == 0] = 0
+    if rng.random() < 0.3:  # sparse: most chunks and files are missing
+        small[rng.random(small.shape) < 0.9] = 0
     array = small.repeat(5, 1).repeat(5, 2).repeat(5, 3)[:, : size[0], : size[1], : size[2]]
-    array = np.where((rng.random(array.shape) < 0.02) & (not is_segmentation), dtype.type(200), array)
+    array = np.where((rng.random(array.shape) < 0.02) & (not is_segmentation), dtype.type(100), array)
     if not array.any():
         array[0, 0, 0, 0] = 7
-    return Case(array, tuple(int(n) for n in rng.integers(0, 20, 3)))
+    places = [(0, 20), (0, 20), (10_000, 200_000), (lowest, 1)]
+    return Case(array, tuple(int(rng.integers(*places[rng.integers(len(places))])) for _ in range(3)))
 
 
 def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:

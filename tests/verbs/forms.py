@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from verbs.cases import LOWEST, TYPES
+
 import wkwdask
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ class Form:
     """Name of the engine in xarray."""
     needs: str | None = None
     """Optional package that the format needs."""
+    types: tuple[str, ...] = TYPES
+    """Data types that the format stores."""
+    lowest: int = LOWEST
+    """Lowest position of an image: 0 if it cannot be negative."""
 
     def __str__(self) -> str:
         return self.name
@@ -61,12 +67,14 @@ def _save_toy(array, url, offset, **others):
     return wkwdask.write(url, offset, array, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), **others)
 
 
+_PRECOMPUTED = tuple(name for name in TYPES if name not in ("int64", "float64"))
+
 FORMS = (
-    Form("wkw", lambda folder, name: f"{folder}/dataset/{name}", _save_wkw, "wkw"),
-    Form("precomputed", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=False), "precomputed"),
-    Form("precomputed-sharded", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=True), "precomputed"),
+    Form("wkw", lambda folder, name: f"{folder}/dataset/{name}", _save_wkw, "wkw", lowest=0),
+    Form("precomputed", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=False), "precomputed", types=_PRECOMPUTED),
+    Form("precomputed-sharded", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=True), "precomputed", types=_PRECOMPUTED),
     Form("n5", lambda folder, name: f"n5://{folder}/volume.n5/{name}", _save_n5, "n5"),
     Form("ngff-0.4", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.4"), "ngff", "zarr"),
     Form("ngff-0.5", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
-    Form("toy", lambda folder, name: f"toy://{folder}/{name}", _save_toy, "toy"),
+    Form("toy", lambda folder, name: f"toy://{folder}/{name}", _save_toy, "toy", lowest=0),
 )

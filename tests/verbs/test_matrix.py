@@ -8,7 +8,7 @@ import dask
 import pytest
 from support import toy_format
 from support.inside import empty_memory
-from verbs.all_verbs import VERBS, Bench
+from verbs.all_verbs import LIMITS, VERBS, Bench
 from verbs.forms import FORMS
 
 import wkwdask
@@ -69,13 +69,13 @@ def test_verb(name, form, tmp_path):
     for seed in range(first, first + SEEDS):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        VERBS[name](Bench(form, folder, seed))
+        VERBS[name](Bench(form, folder, seed, **LIMITS.get(name, {})))
 
 
 @pytest.mark.parametrize(("name", "form"), _cells(in_memory=True))
 def test_verb_in_memory(name, form, tmp_path):
     _skip_without_package(form)
-    VERBS[name](Bench(form, tmp_path, 0, f"memory://{name}-{form}"))
+    VERBS[name](Bench(form, tmp_path, 0, f"memory://{name}-{form}", **LIMITS.get(name, {})))
     empty_memory()
 
 
@@ -83,7 +83,7 @@ def test_verb_in_memory(name, form, tmp_path):
 def test_unsupported_cell_is_refused(name, form, tmp_path):
     _skip_without_package(form)
     with pytest.raises((wkwdask.UnsupportedError, ValueError)):
-        VERBS[name](Bench(form, tmp_path, 0))
+        VERBS[name](Bench(form, tmp_path, 0, **LIMITS.get(name, {})))
 
 
 def test_tables_name_verbs_and_formats():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.file_buffer import EncodedPieces, FileBuffer
 
+_LARGEST_REUSED = 16 << 20  # bytes
+_local = threading.local()
+
 Reframe = Callable[[bytes, Vec4, str, int], bytes]
 """Converts the stored bytes of a chunk to those of another codec, given its shape, its file and its offset there."""
 
@@ -30,6 +34,19 @@ def max_file_nbytes(codec: ChunkCodec, shape: Sequence[int]) -> int:
     """Return the largest size of a file with one chunk of shape (c, x, y, z) [bytes]: compression makes incompressible bytes a little longer."""
     largest = codec.largest_nbytes(shape)
     return largest + largest // 8 + 4096
+
+
+def decoding_memory(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return memory of this thread for the bytes of a decoded chunk, which it uses again for the next one.
+
+    The first use of new memory often takes longer than decoding, because the system clears each page.
+    """
+    if nbytes > _LARGEST_REUSED:
+        return np.empty(nbytes, np.uint8)
+    memory: npt.NDArray[np.uint8] | None = getattr(_local, "memory", None)
+    if memory is None or memory.size < nbytes:
+        memory = _local.memory = np.empty(nbytes, np.uint8)
+    return memory[:nbytes]
 
 
 class ChunkCodec(ABC):
@@ -75,7 +92,8 @@ class ChunkCodec(ABC):
         Returns
         -------
         ndarray, shape (c, x, y, z)
-            Voxels in the stored data type. Formats that store a shape with each chunk may return another one.
+            Voxels in the stored data type, valid until this thread decodes the next chunk. Formats that store a shape with each chunk may return another
+            shape.
 
         Raises
         ------
@@ -115,7 +133,7 @@ class ChunkCodec(ABC):
         return True
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
-        """Decode a whole chunk into a new array or into ``memory`` (at least one chunk); returns None if all voxels are zero."""
+        """Decode a whole chunk, perhaps into ``memory`` (at least one chunk), see :meth:`decode`; returns None if all voxels are zero."""
         voxels = self.decode(data, shape, source, offset)
         if is_zero(voxels):
             return None

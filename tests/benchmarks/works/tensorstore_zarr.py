@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .base import BoxLoop, read_mag, slices
+import numpy as np
 
-if TYPE_CHECKING:
-    import numpy as np
+from . import zarr_pyramids
+from .base import NUM_MAGS, BoxLoop, read_mag, slices
 
 REQUIRES = ("tensorstore",)
 _CHUNK = 32
+_LIMITS = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}
 
 
 class Slices(BoxLoop):
@@ -34,7 +35,6 @@ class Slices(BoxLoop):
     def __init__(self, path: str, folder: str, size: int, plane: str, count: int) -> None:
         import tensorstore
 
-        limits = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
         if not Path(folder).is_dir():
             voxels = read_mag(path, size)[0]
@@ -44,10 +44,34 @@ class Slices(BoxLoop):
             grid = {"name": "regular", "configuration": {"chunk_shape": [size] * 3}}
             metadata = {"shape": [size] * 3, "data_type": voxels.dtype.name, "chunk_grid": grid, "codecs": [sharding]}
             tensorstore.open(spec | {"metadata": metadata}, create=True).result().write(voxels).result()
-        self._array = tensorstore.open(spec, context=tensorstore.Context(limits)).result()
+        self._array = tensorstore.open(spec, context=tensorstore.Context(_LIMITS)).result()
         self.boxes = [tuple(slice(a, b) for a, b in zip(low, high, strict=True)) for low, high in slices(size, plane, count)]
         self.nbytes = self.count_nbytes()
 
     def read(self, box: Any) -> np.ndarray:
         """Read a slice."""
         return self._array[box].read(order="F").result()
+
+
+class Pyramid(zarr_pyramids.Pyramid):
+    """Level by level: the downsample driver over one level, copied into the next shard by shard, so that each shard is encoded once."""
+
+    package = "tensorstore"
+
+    def run(self) -> None:
+        """Build."""
+        import tensorstore
+
+        context = tensorstore.Context(_LIMITS)
+
+        def opened(path: str) -> Any:
+            return tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}, context=context).result()
+
+        finer = opened(str(self.folder / "1"))
+        for level in range(1, NUM_MAGS + 1):
+            reduced = tensorstore.downsample(finer, [2, 2, 2], self.method)
+            coarser = opened(self.create(self.folder, level))
+            for index in np.ndindex(*(-(-(self.size >> level) // self.shard),) * 3):
+                box = tuple(slice(n * self.shard, min((n + 1) * self.shard, self.size >> level)) for n in index)
+                coarser[box].write(reduced[box]).result()
+            finer = coarser

@@ -9,8 +9,9 @@ import numpy as np
 
 import wkwdask
 
-from . import zarr_images
-from .base import BoxLoop, DatasetCopy, boxes
+from . import zarr_images, zarr_pyramids
+from .base import NUM_MAGS, BoxLoop, DatasetCopy, boxes
+from .with_coarsen import mode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,3 +98,65 @@ class PlainExport(zarr_images.Export):
             for index in np.ndindex(*(self.size // edge,) * 3):
                 z, y, x = (n * edge for n in index)
                 array[z : z + edge, y : y + edge, x : x + edge] = source.read((x, y, z), (edge,) * 3)[0].T
+
+
+class Pyramid(zarr_pyramids.Pyramid):
+    """``wkwdask.build_pyramid``."""
+
+    package = "wkwdask"
+
+    def __init__(self, **options: Any) -> None:
+        dask.config.set(scheduler="synchronous")
+        super().__init__(**options)
+
+    def run(self) -> None:
+        """Build."""
+        wkwdask.build_pyramid(f"zarr://{self.folder}", coarsest=1 << NUM_MAGS, method=self.method)
+
+
+class PlainPyramid(zarr_pyramids.Pyramid):
+    """Level by level: ``da.from_zarr``, ``da.coarsen`` and ``da.to_zarr``, whose chunks become whole shards."""
+
+    package = "dask"
+
+    def run(self) -> None:
+        """Build."""
+        import dask.array as da
+        import zarr
+
+        zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
+        with dask.config.set(scheduler="synchronous"):
+            for level in range(1, NUM_MAGS + 1):
+                finer = da.from_zarr(str(self.folder / str(1 << (level - 1))), chunks=2 * self.shard)
+                reduce = mode if self.method == "mode" else np.mean
+                coarser = da.coarsen(reduce, finer, dict.fromkeys(range(3), 2))
+                coarser = (coarser.round() if self.method == "mean" else coarser).astype(self.dtype)
+                coarser.to_zarr(zarr.open_array(self.create(self.folder, level), mode="r+"))
+
+
+class Rechunk(zarr_pyramids.Pyramid):
+    """``wkwdask.rechunk`` of the finest level to another image, with shards of half the edge.
+
+    Parameters
+    ----------
+    level : int
+        Level of the compression: that of the source copies chunks, another one decodes them.
+    **options
+        As for the base class.
+    """
+
+    package = "wkwdask"
+
+    def __init__(self, level: int | None = None, **options: Any) -> None:
+        dask.config.set(scheduler="synchronous")
+        super().__init__(**options)
+        self._options = {} if level is None else {"level": level}
+
+    def run(self) -> None:
+        """Store it again."""
+        wkwdask.rechunk(f"zarr://{self.source}", f"zarr://{self.folder}/other", shard_shape=(self.shard // 2,) * 3, **self._options)
+
+    @property
+    def levels(self) -> list[Path]:
+        """The new level."""
+        return [self.folder / "other" / "1"]

@@ -45,6 +45,8 @@ class N5Codec(ChunkCodec):
     compression: Compression
     axes: str
 
+    decodes_chunks = True
+
     @property
     def name(self) -> str:
         return self.compression.type

@@ -15,7 +15,7 @@ from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ_MEMORY_NBYTES, ZLIB, Stream, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.model.chunk_grid import from_cxyz, to_cxyz
-from wkwdask.model.codec import ChunkCodec
+from wkwdask.model.codec import ChunkCodec, decoding_memory
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
@@ -30,16 +30,21 @@ _STATED_SIZES = {"blosc": ("Blosc", 16, 4), "lz4": ("LZ4", 4, 0)}
 """Compressions whose header states the decoded size: their name, the length of the header, and the offset of the size in it [bytes]."""
 
 
-def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, max_nbytes: int, decode: Callable[[bytes], Any]) -> Any:
-    """Decode a compressed chunk to at most ``max_nbytes`` bytes; raise ValueError for a crafted chunk before it fills the memory."""
+def decode_bounded(
+    kind: str, options: Mapping[str, Any], data: bytes, max_nbytes: int, decode: Callable[..., Any], memory: npt.NDArray[np.uint8] | None = None
+) -> Any:
+    """Decode a compressed chunk to at most ``max_nbytes`` bytes, perhaps into ``memory`` of this size.
+
+    Raises ValueError for a crafted chunk before it fills the memory.
+    """
     try:
         if kind == "gzip":
             out: Any = decompress_gzip(data, max_nbytes, SOURCE, 0)
         elif kind == "zstd":
-            out = _zstd(data, max_nbytes)
+            out = _zstd(data, max_nbytes, memory)
         elif kind in _STATED_SIZES:
-            _check_stated_size(kind, data, max_nbytes)
-            out = decode(data)
+            stated = _check_stated_size(kind, data, max_nbytes)
+            out = decode(data) if memory is None else decode(data, out=memory[:stated])
         else:
             out = decompress_streams(_lzma(options) if kind == "lzma" else {"zlib": ZLIB, "bz2": BZIP2}[kind], data, max_nbytes, SOURCE, 0)
     except FormatError as error:
@@ -55,17 +60,17 @@ def _lzma(options: Mapping[str, Any]) -> Stream:
     return Stream("LZMA", lambda: lzma.LZMADecompressor(form, memory, filters), lzma.LZMAError)
 
 
-def _zstd(data: bytes, max_nbytes: int) -> bytes:
+def _zstd(data: bytes, max_nbytes: int, memory: npt.NDArray[np.uint8] | None) -> Any:
     imagecodecs = import_extra("imagecodecs", SOURCE, "zarr")
     try:
-        out: bytes = imagecodecs.zstd_decode(data, out=max(max_nbytes, 1))
+        out = imagecodecs.zstd_decode(data, out=max(max_nbytes, 1) if memory is None else memory)
     except (imagecodecs.ZstdError, MemoryError) as error:
         raise ValueError(f"{SOURCE}: {len(data)} bytes are not Zstandard data of at most {max_nbytes} decoded bytes: {error}") from None
     return out
 
 
-def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> None:
-    """Check the decoded size that a header states, because the library allocates it unseen."""
+def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> int:
+    """Return the decoded size that a header states, checked because the library allocates it unseen."""
     # Blosc 1 header, 16 bytes: version, format version, flags, typesize, then little-endian uint32 nbytes (at 4), blocksize (at 8),
     # cbytes (at 12). The lz4 of numcodecs begins with the decoded size as a little-endian uint32.
     name, header_nbytes, size_offset = _STATED_SIZES[kind]
@@ -75,6 +80,7 @@ def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> None:
     stored = int.from_bytes(data[12:16], "little") if kind == "blosc" else 0
     if stored > len(data):  # the library would read beyond the data
         raise ValueError(f"{SOURCE}: Blosc data state {stored} stored bytes, found {len(data)}")
+    return stated
 
 
 BOUNDED_COMPRESSORS = ("gzip", "zlib", "bz2", "lzma", "zstd", "blosc", "lz4")
@@ -103,7 +109,7 @@ def max_compressed_nbytes(nbytes: int) -> int:
     return nbytes + nbytes // 8 + _COMPRESSOR_OVERHEAD_NBYTES
 
 
-_SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,8 @@ class ZarrCodec(ChunkCodec):
     """Encoding steps in the order of writing: name of the numcodecs codec and its settings as JSON, which is hashable."""
     filters: int = 0
     """Number of leading stages that are filters, which may enlarge a chunk."""
+
+    decodes_chunks = True
 
     @property
     def is_delimited(self) -> bool:  # type: ignore[override]
@@ -139,6 +147,17 @@ class ZarrCodec(ChunkCodec):
         options = json.loads(settings)
         return kind, options.get("clevel", options.get("level"))
 
+    @property
+    def blosc(self) -> tuple[str, int] | None:
+        """Compressor inside Blosc and its shuffle as a number, None for other compressors."""
+        if self.compression[0] != "blosc":
+            return None
+        options = json.loads(self.stages[0][1])
+        shuffle = options.get("shuffle", 1)
+        if shuffle not in SHUFFLES.values():  # -1 of numcodecs: by the size of a value
+            shuffle = 2 if np.dtype(self.dtype).itemsize == 1 else 1
+        return options.get("cname", "lz4"), shuffle
+
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         del shape
         return (self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1) + _COMPRESSOR_OVERHEAD_NBYTES) * (2 if self.stages else 1)
@@ -150,7 +169,8 @@ class ZarrCodec(ChunkCodec):
         for n in reversed(range(len(self.stages))):
             kind, settings = self.stages[n]
             try:
-                content = _undo_stage(kind, settings, content, self._max_input_nbytes(n))
+                memory = decoding_memory(self.nbytes) if n == self.filters == 0 else None
+                content = _undo_stage(kind, settings, content, self._max_input_nbytes(n), memory)
             except (MemoryError, ModuleNotFoundError):
                 raise
             except Exception as error:  # numcodecs raises errors of many libraries
@@ -188,14 +208,19 @@ class ZarrCodec(ChunkCodec):
         return whole.tobytes() if encoded is whole or not self.stages else bytes(encoded)
 
 
-def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int) -> Any:
+def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int, memory: npt.NDArray[np.uint8] | None) -> Any:
     if kind == "crc32c":
         raw = bytes(data)
         if len(raw) < CHECKSUM_NBYTES or crc32c(raw[:-CHECKSUM_NBYTES]) != raw[-CHECKSUM_NBYTES:]:
             raise ValueError("its checksum does not match")
         return raw[:-CHECKSUM_NBYTES]
     codec = _compressor(kind, settings)
-    return decode_bounded(kind, json.loads(settings), bytes(data), max_nbytes, codec.decode) if kind in BOUNDED_COMPRESSORS else codec.decode(data)
+    if kind not in BOUNDED_COMPRESSORS:
+        return codec.decode(data)
+    return decode_bounded(kind, _parsed(settings), bytes(data), max_nbytes, codec.decode, memory)
+
+
+_parsed = lru_cache(maxsize=64)(json.loads)  # parsing for every chunk takes a part of the time that decoding takes
 
 
 @lru_cache(maxsize=64)
@@ -213,9 +238,9 @@ def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], 
             return None
         if name == "blosc" and isinstance(settings.get("shuffle"), str):
             settings = {key: settings[key] for key in ("cname", "clevel", "shuffle", "blocksize") if key in settings}
-            if settings["shuffle"] not in _SHUFFLES:
+            if settings["shuffle"] not in SHUFFLES:
                 return None
-            settings["shuffle"] = _SHUFFLES[settings["shuffle"]]
+            settings["shuffle"] = SHUFFLES[settings["shuffle"]]
         elif name == "zstd":
             settings = {key: settings[key] for key in ("level", "checksum") if key in settings}
         stages.append((name, json.dumps(settings, sort_keys=True)))

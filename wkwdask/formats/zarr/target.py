@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.errors import ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
-from wkwdask.formats.zarr.codec import ZarrCodec
+from wkwdask.formats.zarr.codec import SHUFFLES, ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, new_axes, raw_codecs, zarr_shape
 from wkwdask.formats.zarr.ngff import DEFAULT_VERSION, LABELS, VERSIONS, has_systems, is_written, multiscale, pyramid_level, rgb_range, scale_of, zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 
+_BLOSC = ("zstd", 1)  # Zstandard after a byte shuffle
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayEncoding:
     """Encoding of a new array, and its documents."""
@@ -51,6 +54,8 @@ class ArrayEncoding:
     """Chunks along x, y, z that one task writes, powers of two: a shard, or a group of files."""
     is_sharded: bool = False
     version: int = 3
+    blosc: tuple[str, int] = _BLOSC
+    """Compressor inside Blosc, and its shuffle as a number."""
 
     @property
     def shard_shape(self) -> Vec3:
@@ -61,7 +66,7 @@ class ArrayEncoding:
     def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
         codecs, outer = raw_codecs(self.dtype), self.chunk_shape
         if self.compression != "raw":
-            settings = self._settings("shuffle")
+            settings = self._settings({number: name for name, number in SHUFFLES.items()}[self.blosc[1]])
             more = {"blosc": {"typesize": self.dtype.itemsize, **settings}, "zstd": {**settings, "checksum": False}}
             codecs.append({"name": self.compression, "configuration": more.get(self.compression, settings)})
         if self.is_sharded:
@@ -71,7 +76,7 @@ class ArrayEncoding:
         return array_document(shape, self.num_channels, self.dtype, outer, codecs, attributes)
 
     def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
-        compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(1)}
+        compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(self.blosc[1])}
         return {
             "zarr_format": 2, "shape": zarr_shape(self.num_channels, shape), "chunks": zarr_shape(self.num_channels, self.chunk_shape),
             "dtype": self.dtype.newbyteorder("<").str, "compressor": compressor,
@@ -79,8 +84,8 @@ class ArrayEncoding:
         }  # fmt: skip
 
     def _settings(self, shuffle: str | int) -> dict[str, Any]:
-        """Return the settings of the compressor; version 3 names the byte shuffle of Blosc, version 2 numbers it."""
-        return {"cname": "zstd", "clevel": self.level, "shuffle": shuffle, "blocksize": 0} if self.compression == "blosc" else {"level": self.level}
+        """Return the settings of the compressor; version 3 names the shuffle of Blosc, version 2 numbers it."""
+        return {"cname": self.blosc[0], "clevel": self.level, "shuffle": shuffle, "blocksize": 0} if self.compression == "blosc" else {"level": self.level}
 
 
 PREFIX = "zarr://"
@@ -111,8 +116,9 @@ class NgffTarget(TargetFolder):
         is_label = (self.destination.category or guess_category(dtype, first.num_channels)) == "segmentation"
         levels = [pyramid_level(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
         folders = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs)
+        blosc = _blosc_of(like) if options.compression is None else _BLOSC
         options = _with_defaults_from(options, like)
-        encodings = [_choose_encoding(spec, options, version, is_label=is_label) for spec in specs]
+        encodings = [replace(_choose_encoding(spec, options, version, is_label=is_label), blosc=blosc) for spec in specs]
         targets = tuple(map(_target_array, folders, specs, encodings))
         edit = self._edit(first, levels, version, is_label=is_label)
         self._check_voxel_size(size, sizes, {mag.name for mag in (*self.destination.all_mags, *(spec.box.mag for spec in specs))})
@@ -203,6 +209,11 @@ def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOption
     if options.compression is not None or kind not in ("raw", *options.levels):
         return completed
     return replace(completed, compression=kind, level=level if options.level is None else options.level)
+
+
+def _blosc_of(like: Volume | None) -> tuple[str, int]:
+    """Return the compressor inside Blosc and the shuffle of a Zarr array that uses Blosc, else the default."""
+    return (like.codec.blosc if isinstance(like, StoredArray) and isinstance(like.codec, ZarrCodec) else None) or _BLOSC
 
 
 def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ArrayEncoding:

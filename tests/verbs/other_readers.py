@@ -1,0 +1,123 @@
+"""Oracles of the matrix: other software reads each level that a verb made, and its documents.
+
+==================  ==========================================
+format              readers
+==================  ==========================================
+WKW                 wkw
+precomputed         tensorstore, cloud-volume
+N5                  tensorstore
+Zarr v2, OME 0.4    tensorstore, zarr-python, ome-zarr-models
+Zarr v3, OME 0.5    tensorstore, zarr-python, ome-zarr-models
+==================  ==========================================
+
+Readers that are not installed are left out; tests in ``tests/oracles`` are skipped then and say so.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from verbs.forms import VOXEL_SIZE
+
+from wkwdask.formats.opening import find
+
+if TYPE_CHECKING:
+    from verbs.cases import Case
+
+    from wkwdask.model.image import Image, Level
+
+
+def expect_by_others(url: str, mag: object, case: Case) -> None:
+    """Compare type, position and voxels of a level with an array, as each of the other readers of its format sees them."""
+    image = find(url).choose(None)
+    level = image.find(mag)
+    for name, read in _READERS.get("wkw" if image.container is not None else image.format, {}).items():
+        if find_spec(name) is not None and not (name == "tensorstore" and _has_suffixes(level)):
+            voxels = read(image, level, case)
+            np.testing.assert_array_equal(voxels, case.array, err_msg=f"{name} reads other voxels")
+            assert voxels.dtype == case.array.dtype
+
+
+def read_by_tensorstore(url: str, mag: object) -> np.ndarray:
+    """Return the voxels (c, x, y, z) of a level."""
+    image = find(url).choose(None)
+    return _READERS[image.format]["tensorstore"](image, image.find(mag), None)
+
+
+def _has_suffixes(level: Level) -> bool:
+    """Return whether chunks are files with a suffix, which cloud-volume alone reads."""
+    return any(Path(level.folder).glob("*.gz"))
+
+
+def _wkw(image: Image, level: Level, case: Case) -> np.ndarray:
+    import wkw
+
+    with wkw.Dataset.open(level.folder) as dataset:
+        return dataset.read(case.offset, case.size)
+
+
+def _tensorstore(driver: str, folder: str, **options: object) -> object:
+    import tensorstore
+
+    return tensorstore.open({"driver": driver, "kvstore": {"driver": "file", "path": f"{folder}/"}, **options}).result()
+
+
+def _precomputed_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndarray:
+    store = _tensorstore("neuroglancer_precomputed", image.folder, scale_metadata={"key": level.key})
+    assert case is None or store.domain.origin[:3] == case.offset
+    return store.read().result().transpose(3, 0, 1, 2)
+
+
+def _precomputed_by_cloudvolume(image: Image, level: Level, case: Case) -> np.ndarray:
+    from cloudvolume import CloudVolume
+
+    keys = [scale["key"] for scale in json.loads((Path(image.folder) / "info").read_text())["scales"]]
+    volume = CloudVolume(f"file://{image.folder}", mip=keys.index(level.key), progress=False, fill_missing=True)
+    assert tuple(volume.voxel_offset) == case.offset
+    return np.asarray(volume[:, :, :]).transpose(3, 0, 1, 2)
+
+
+def _n5_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndarray:
+    found = _tensorstore("n5", level.folder).read().result()
+    return found[np.newaxis] if found.ndim == 3 else found.transpose(3, 0, 1, 2)
+
+
+def _from_czyx(found: np.ndarray) -> np.ndarray:
+    return (found[np.newaxis] if found.ndim == 3 else found).transpose(0, 3, 2, 1)
+
+
+def _zarr_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndarray:
+    driver = "zarr3" if (Path(level.folder) / "zarr.json").exists() else "zarr"
+    return _from_czyx(_tensorstore(driver, level.folder).read().result())
+
+
+def _zarr_by_zarr(image: Image, level: Level, case: Case) -> np.ndarray:
+    import zarr
+
+    if find_spec("ome_zarr_models") is not None:
+        _check_documents(zarr.open_group(image.folder, mode="r"), level, case)
+    return _from_czyx(np.asarray(zarr.open_array(level.folder, mode="r")[...]))
+
+
+def _check_documents(group: object, level: Level, case: Case) -> None:
+    """Validate the documents, and compare the position of the first voxel with that of the array."""
+    from ome_zarr_models import v04, v05
+
+    found = v05.Image.from_zarr(group).ome_attributes if "ome" in group.attrs else v04.Image.from_zarr(group).attributes
+    scale, *moves = next(entry for entry in found.multiscales[0].datasets if entry.path == level.key).coordinateTransformations
+    translation = moves[0].translation if moves else [0.0] * len(scale.scale)
+    # The translation is the centre of the first voxel; the centre of voxel 0 of mag 1 is at 0.
+    expected = [(low + 0.5) * edge - 0.5 * fine for low, edge, fine in zip(case.offset[::-1], scale.scale[-3:], VOXEL_SIZE[::-1], strict=True)]
+    np.testing.assert_allclose(translation[-3:], expected, rtol=1e-9, atol=1e-9)
+
+
+_READERS = {
+    "wkw": {"wkw": _wkw},
+    "precomputed": {"tensorstore": _precomputed_by_tensorstore, "cloudvolume": _precomputed_by_cloudvolume},
+    "n5": {"tensorstore": _n5_by_tensorstore},
+    "zarr": {"tensorstore": _zarr_by_tensorstore, "zarr": _zarr_by_zarr},
+}
