@@ -41,7 +41,7 @@ class FreshProcess:
             self.kill()
             raise AssertionError("the process hangs") from None
         output, errors = self._process.communicate()
-        assert (self._process.returncode, errors) == (0, "")
+        assert (self._process.returncode, errors) == (0, ""), (self._process.returncode, errors[-500:])
         return output
 
     def kill(self):

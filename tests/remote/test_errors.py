@@ -111,7 +111,7 @@ _OF_NGINX = ("without_ranges", "paging", "redirecting", "protected")
 
 @pytest.fixture(scope="module")
 def failing(request, tmp_path_factory):
-    """Start the reads of all cases at once; returns a function that waits for one of them and returns its error."""
+    """Start the reads of all cases at once, each in a process; returns them by name, a skip in place of those whose server is absent."""
     folder = tmp_path_factory.mktemp("failing")
     with contextlib.ExitStack() as stack:
         started = {}
