@@ -177,6 +177,7 @@ def repair(
     size = None if voxel_size is None else parse_voxel_size([float(length) for length in voxel_size])
     options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external)
 
+    local_path(location_of(url))  # raises an error for a remote location
     layers = [layer] if isinstance(layer, str) else layer
 
     def repair_once() -> RepairReport:

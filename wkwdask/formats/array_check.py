@@ -61,7 +61,7 @@ class ArrayCheck:
         path = self.array.store.path_of(name)
         faults, blocks, largest = FaultList(), 0, None
         try:
-            opened = self.array.store.open(name)
+            (opened,) = self.array.store.open_heads([name], self.array.store.gap_nbytes)
         except MissingError as error:
             return Findings((Fault("file.dangling", path, str(error).removeprefix(f"{path}: ")),), 1)
         except FormatError as error:

@@ -17,7 +17,7 @@ from wkwdask.model.stored_array import BoxCodec
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
-from wkwdask.store.paths import basename, dirname
+from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import FILE_RECORD_NAME, read_file_record
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class ArrayScope(LevelScope):
         return sorted(listed.file for listed in self._listed())
 
     def check(self, *, decode: bool) -> ArrayCheck:
-        return ArrayCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
+        return ArrayCheck(self.array.without_listing(), decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
     def files_per_task(self) -> int:
         grid = self.array.grid
@@ -291,7 +291,7 @@ class ArrayScope(LevelScope):
         except (CorruptError, OSError) as error:
             yield Fault("record.broken", f"{self.folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "))
         strays = []
-        for folder, _, names in files.walk(self.folder):
+        for folder, _, names in files.walk(self.folder) if self.array.store.is_local else ():
             if self._numbers_in(folder) is not None:
                 yield Fault("file.no_file", folder, "a folder", "a file")
             for name in sorted(names):
@@ -362,7 +362,7 @@ def inspect_arrays(
         faults += _contradictions(scopes)
         is_alone = any(scope.folder == image.folder for scope in scopes)
         layers.append(LayerScope(image.name, dirname(image.folder) if is_alone else image.folder, tuple(scopes)))
-        if image.key is None and mags is None and files.isdir(image.folder):
+        if image.key is None and mags is None and not is_remote(image.folder) and files.isdir(image.folder):
             folders.append((image.folder, True))
             faults += leftovers_in(image.folder)
     return Scope(resolved.path, tuple(layers), faults, tuple(folders))
@@ -376,9 +376,9 @@ def _array_scope(image: Image, level: Level, method: str | None, document: str |
         faults.append(Fault(kind, level.folder, str(error).removeprefix(f"{level.folder}: ")))
         return None
     if not volume.can_list:
-        if volume.store.is_local:
+        if volume.naming is None:
             raise UnsupportedError(f"{level.folder}: only zarr-python knows the names of its files, so it cannot be verified")
-        raise UnsupportedError(f"{level.folder}: files of a remote level cannot be listed, so it cannot be verified; verify a local copy")
+        volume = volume.with_listing()
     return ArrayScope(image.name, level, by_written_units(volume), method, document or level.folder)
 
 

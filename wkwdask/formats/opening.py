@@ -47,7 +47,7 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
 
 
 def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> None:
-    """Use options for a remote URL, and everything below it, in the rest of this process."""
+    """Use options for the server or bucket of a remote URL in the rest of this process."""
     if options is None:
         return
     location = location_of(url)

@@ -112,7 +112,7 @@ class ShardLayout(ABC):
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         """Yield the stored chunks of a box of cells, in any order; missing chunks are omitted."""
-        for cells in _parts(ranges, array.grid):
+        for cells in parts_of_box(ranges, array.grid):
             yield from self.chunks_at(array, cells)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -286,7 +286,7 @@ def byte_ranges(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) ->
     yield places[first:]
 
 
-def _parts(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
+def parts_of_box(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
     """Split a box of chunks into parts of limited size, each of whole shards if these are small enough; each has shape (n, 4)."""
     steps = list(_HASHED_CELLS if grid.file is None else (max(1, n // edge) for n, edge in zip(grid.file, grid.chunk, strict=True)))
     # Double the shortest axis until a part has enough cells, so that parts stay compact.

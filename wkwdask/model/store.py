@@ -131,6 +131,10 @@ class Store(Protocol):
         """Whether files can be listed, inspected and written."""
 
     @property
+    def can_list(self) -> bool:
+        """Whether files can be listed."""
+
+    @property
     def files_at_once(self) -> int:
         """Best number of files per call of :meth:`read_whole`."""
 
@@ -162,6 +166,9 @@ class Store(Protocol):
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         """List a folder in no order; a missing folder is empty, a link to a missing folder is an error."""
+
+    def with_listing(self, names: Iterable[Sequence[str]]) -> Store:
+        """Return a store that can list its files. If a server has no listing, it is asked for each file, until one of the possible names exists."""
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         """Return the states of files, None for each missing one."""

@@ -20,6 +20,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, counted_from, move
 from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.vectors import plus, times
 from wkwdask.model.codec import clip
+from wkwdask.model.layout import parts_of_box
 from wkwdask.model.naming import FileVariant
 from wkwdask.model.states import summed_states
 from wkwdask.model.volume import RandomAccessVolume, relative_to
@@ -306,9 +307,26 @@ class StoredArray(RandomAccessVolume):
     @property
     def can_list(self) -> bool:
         """Whether files can be listed; if not, all are assumed to exist."""
-        return self.naming is not None and self.store.is_local
+        return self.naming is not None and self.store.can_list
 
-    def _listed(self, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def with_listing(self) -> StoredArray:
+        """Return the array with a store that can list the files of the box; the names of files must be known."""
+        return self.at(self.store.with_listing(self._possible_names()))
+
+    def _possible_names(self) -> Iterator[tuple[str, ...]]:
+        """Yield all names that each file of the box may have."""
+        assert self.naming is not None
+        if self.grid.file is not None:
+            yield from (self.naming.names(file) for file, _ in self.naming.keys(self._files(self.box)))
+            return
+        cells = self.grid.cells((0, 0, 0, 0), self.grid.size)  # shards are no boxes, so each chunk is asked for its shard
+        yield from ((key,) for key in {key for part in parts_of_box(cells, self.grid) for key, _ in self.naming.locate(part, self.grid)})
+
+    def without_listing(self) -> StoredArray:
+        """Return the array without the list of its remote files, small to pickle."""
+        return self if self.store.is_local else self.at(self.store.at(self.store.url))
+
+    def listed(self, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files that contain parts of the box."""
         assert self.naming is not None
         return self.naming.list_files(self.store, self._files(self.box), folder_filter)
@@ -341,7 +359,7 @@ class StoredArray(RandomAccessVolume):
             first = islice(self.naming.keys((c, x, y, z)), _FIRST_TRIED)
             if any(True for file, _ in first for _ in self.naming.file_states(self.store, file)):
                 return True
-        return next(self._listed(), None) is not None
+        return next(self.listed(), None) is not None
 
     def count_files(self) -> tuple[int, int] | None:
         """Return number and estimated size of the files of the box, None if they cannot be listed."""
@@ -349,7 +367,7 @@ class StoredArray(RandomAccessVolume):
             return None
         count = 0
         sizes: list[int] = []
-        for file in self._listed():
+        for file in self.listed():
             count += 1
             if len(sizes) < _SAMPLED_FILES:
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
@@ -385,7 +403,7 @@ class StoredArray(RandomAccessVolume):
                 return True
             return not occupied[cells_of(0, known.get("x")), cells_of(1, known.get("y")), cells_of(2, known.get("z"))].all()
 
-        for (_, x, y, z), _, _ in self._listed(has_unmarked_cells):
+        for (_, x, y, z), _, _ in self.listed(has_unmarked_cells):
             occupied[cells_of(0, x), cells_of(1, y), cells_of(2, z)] = True
         if not occupied.any():
             self.identity.check(has_absent=True)

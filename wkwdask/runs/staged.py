@@ -21,7 +21,7 @@ from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
 from wkwdask.store import files
 from wkwdask.store.locks import Owner, lock_holder, locks_of
-from wkwdask.store.paths import basename
+from wkwdask.store.paths import basename, local_path
 from wkwdask.store.records import PROVENANCE_NAME, format_file_record, read_provenance
 
 if TYPE_CHECKING:
@@ -340,6 +340,7 @@ class Draft:
 def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> Draft:
     """Draft a job, new or resumed."""
     check_existing(existing)
+    local_path(parent)  # raises an error for a remote location
     interrupted = _find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(command, None if interrupted is None else interrupted.job)
     return Draft(owner, parent, tuple(folders), settings, existing, None if interrupted is None else interrupted.plan)

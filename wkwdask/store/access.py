@@ -47,13 +47,13 @@ class Access:
 
 
 _given: dict[str, Access] = {}
-"""Options of calls in this process, by URL."""
+"""Options of calls in this process, by server or bucket."""
 
 
 def remember_access(url: str, options: Mapping[str, Any] | None) -> None:
-    """Use options for a URL, and everything below it, in the rest of this process."""
+    """Use options for the server or bucket of a URL in the rest of this process."""
     if options is not None:
-        _given[url.rstrip("/")] = Access.parse(options, f"storage_options of {url}")
+        _given["/".join(url.split("/")[:3])] = Access.parse(options, f"storage_options of {url}")
 
 
 def access_of(url: str) -> Access:
@@ -84,13 +84,13 @@ def _parse_table(path: Path, mtime_ns: int) -> Mapping[str, Access]:
 
     del mtime_ns  # part of the key: a changed file is read again
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: not readable as YAML: {error}") from None
-    if not isinstance(document, dict):
+    if not isinstance(document, dict | None):
         raise FormatError(f"{path}: expected URL prefixes with options, such as s3://bucket with region: eu-central-1, found {type(document).__name__}")
     table = {}
-    for prefix, options in document.items():
+    for prefix, options in (document or {}).items():
         if not isinstance(prefix, str) or "://" not in prefix or not isinstance(options, dict):
             raise FormatError(f"{path}: {prefix}: expected a URL prefix such as s3://bucket with options, found {options!r}")
         try:

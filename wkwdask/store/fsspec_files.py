@@ -10,6 +10,8 @@ from wkwdask.errors import UnsupportedError
 from wkwdask.store.object_store import Answer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wkwdask.store.access import Access
     from wkwdask.store.object_store import Request
 
@@ -51,6 +53,13 @@ def check(url: str, access: Access) -> None:
 def size(url: str, access: Access) -> int:
     """Return the size of a file."""
     return int(file_system(url, access).size(url))
+
+
+def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
+    """Yield names and sizes of all files below a URL."""
+    fs = file_system(url, access)
+    root = fs._strip_protocol(url)
+    return ((path.removeprefix(f"{root}/"), item["size"]) for path, item in fs.find(url, detail=True).items())
 
 
 def names(url: str, access: Access) -> list[tuple[str, int | None]]:

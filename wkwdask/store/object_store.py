@@ -19,6 +19,8 @@ from wkwdask.store.credentials import VARIABLES, Credentials, amazon_credentials
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wkwdask.store.access import Access
 
 PROTOCOLS = {
@@ -134,6 +136,18 @@ def names(url: str, access: Access) -> list[tuple[str, int | None]]:
     listed = _call("list_with_delimiter", url, access)
     files: list[tuple[str, int | None]] = [(item["path"].rpartition("/")[2], item["size"]) for item in listed["objects"]]
     return files + [(prefix.rstrip("/").rpartition("/")[2], None) for prefix in listed["common_prefixes"]]
+
+
+def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
+    """Yield names and sizes of all files below a URL; raises UnsupportedError for web servers, which have no listing."""
+    if PROTOCOLS[url.partition("://")[0]] == "HTTP":
+        raise UnsupportedError(f"{url}: a web server cannot be listed")
+    connection, key = connect(url, access)
+    try:
+        for items in _obstore().list(connection.store, f"{key}/"):
+            yield from ((item["path"].removeprefix(f"{key}/"), item["size"]) for item in items)
+    except Exception as error:  # obstore's own errors, and builtin ones
+        _raise(error, url, connection, access)
 
 
 def _call(function: str, url: str, access: Access) -> Any:

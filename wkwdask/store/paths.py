@@ -130,7 +130,7 @@ def split(path: str) -> tuple[str, str]:
     folder, name = posixpath.split(rest)
     if root.endswith(ZIP):
         return root + folder.rstrip("/"), name or basename(root.removesuffix(ZIP))
-    return root + folder, name
+    return (root + folder if root in ("", MEMORY) else f"{root}{folder}".rstrip("/")), name
 
 
 def dirname(path: str) -> str:

@@ -8,28 +8,77 @@ from __future__ import annotations
 import os
 import posixpath
 import secrets
+import stat
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from wkwdask.errors import AccessWarning, CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.model.store import FileState
 from wkwdask.store import fsspec_files, object_store
 from wkwdask.store.access import Access
 from wkwdask.store.lru import LruCache
 from wkwdask.store.object_store import Answer, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     import numpy as np
     import numpy.typing as npt
 
-    from wkwdask.model.store import FileState, StoredEntry
+    from wkwdask.model.store import StoredEntry
 
 _REQUESTS_AT_ONCE = 32
+_SIZES_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEntry:
+    """Name in a remote folder, see :class:`wkwdask.model.store.StoredEntry`."""
+
+    name: str
+    path: str
+    nbytes: int | None
+    """Size of a file, None for a folder."""
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return self.nbytes is None
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return self.nbytes is not None
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return remote_status(self.nbytes)
+
+
+def remote_status(nbytes: int | None) -> os.stat_result:
+    """Return the status of a file of some size, or of a folder (None)."""
+    mode = stat.S_IFDIR | 0o555 if nbytes is None else stat.S_IFREG | 0o444
+    return os.stat_result((mode, 0, 0, 1, 0, 0, nbytes or 0, 0, 0, 0), dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), 0))
+
+
+class RemoteListing:
+    """Files below a URL: sizes by name, and entries by folder."""
+
+    def __init__(self, url: str, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self.folders: dict[str, list[RemoteEntry]] = {"": []}
+        for name, nbytes in sizes.items():
+            self._add(url, name, nbytes)
+
+    def _add(self, url: str, name: str, nbytes: int | None) -> None:
+        folder, _, last = name.rpartition("/")
+        if folder not in self.folders:
+            self.folders[folder] = []
+            self._add(url, folder, None)
+        self.folders[folder].append(RemoteEntry(last, f"{url}/{name}", nbytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +91,8 @@ class RemoteStore:
     witness: tuple[str, str] | None = None
     """Folder URL and name of a file that must stay readable for refused files to count as absent; None if refusals are errors."""
     access: Access = field(default_factory=Access)
+    listing: RemoteListing | None = field(default=None, compare=False, repr=False)
+    """Files of the location, None if unknown."""
     is_local: ClassVar = False
     files_at_once: ClassVar = _REQUESTS_AT_ONCE
     gap_nbytes: ClassVar = 128 << 10  # reading this many unused bytes costs less than another request
@@ -86,13 +137,53 @@ class RemoteStore:
         except (NotImplementedError, OSError, ValueError):
             return []
 
+    @property
+    def can_list(self) -> bool:
+        return self.listing is not None
+
+    def with_listing(self, names: Iterable[Sequence[str]]) -> RemoteStore:
+        try:
+            sizes = dict(self.client.walk(self.url, self.access))
+        except UnsupportedError:
+            sizes = self._sizes(names)
+        return replace(self, listing=RemoteListing(self.url, sizes))
+
+    def _sizes(self, names: Iterable[Sequence[str]]) -> dict[str, int]:
+        """Ask for the sizes of files by all their possible names."""
+        sizes: dict[str, int] = {}
+        remaining = iter(names)
+        while batch := list(islice(remaining, _SIZES_AT_ONCE)):
+            for position in range(max(map(len, batch))):
+                asked = [variants[position] for variants in batch if position < len(variants) and not sizes.keys() & set(variants[:position])]
+                found = _for_all(self._size_or_error, asked)
+                refused = [name for name, size in zip(asked, found, strict=True) if isinstance(size, PermissionError)]
+                is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
+                for name, size in zip(asked, found, strict=True):
+                    if isinstance(size, int):
+                        sizes[name] = size
+                    elif not isinstance(size, FileNotFoundError) and not (is_absent and isinstance(size, PermissionError)):
+                        raise size
+        return sizes
+
+    def _size_or_error(self, name: str) -> int | Exception:
+        try:
+            size: int = self.client.size(self.path_of(name), self.access)
+        except Exception as error:  # each is raised, or counts as absent, when all are known
+            return error
+        return size
+
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
-        """Raise UnsupportedError: remote files cannot be listed."""
-        raise UnsupportedError(f"{self.path_of(folder)}: remote files cannot be listed")
+        """List a folder; raises UnsupportedError if the files are unknown."""
+        if self.listing is None:
+            raise UnsupportedError(f"{self.path_of(folder)}: remote files cannot be listed")
+        yield from self.listing.folders.get(folder, ())
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
-        """Raise UnsupportedError: remote files have no reliable state."""
-        raise UnsupportedError(f"{self.url}: remote files cannot be inspected")
+        """Return the sizes of files; raises UnsupportedError if the files are unknown."""
+        if self.listing is None:
+            raise UnsupportedError(f"{self.url}: remote files cannot be inspected")
+        sizes = self.listing.sizes
+        return [FileState(sizes[name], 0) if name in sizes else None for name in names]
 
     def _only_read(self, *_: object, **__: object) -> NoReturn:
         raise UnsupportedError(f"{self.url}: remote locations are read-only")
@@ -100,10 +191,10 @@ class RemoteStore:
     new_file = put = delete = make = new_files = delete_folder = _only_read
 
     def at(self, url: str) -> RemoteStore:
-        return replace(self, url=url, witness=None)
+        return replace(self, url=url, witness=None, listing=None)
 
     def below(self, name: str) -> RemoteStore:
-        return replace(self, url=self.path_of(name))
+        return replace(self, url=self.path_of(name), listing=None)
 
     def fetch(self, requests: Sequence[Request]) -> list[bytes | None]:
         """Read byte ranges of files concurrently; None for each absent file."""

@@ -6,15 +6,13 @@ import contextlib
 import errno
 import io
 import os
-import stat
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.store.access import access_of
 from wkwdask.store.lru import LruCache
-from wkwdask.store.remote import OpenRemoteFile, RemoteStore
+from wkwdask.store.remote import OpenRemoteFile, RemoteEntry, RemoteStore, remote_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,28 +21,6 @@ _LARGEST_NBYTES = 1 << 30  # of a file that is read whole
 _HEAD_NBYTES = 64 << 10
 _TRUSTED_SECONDS = 2.0
 _LARGEST_KEPT_NBYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteEntry:
-    """Name in a remote folder, see :class:`wkwdask.model.store.StoredEntry`."""
-
-    name: str
-    path: str
-    nbytes: int | None
-    """Size of a file, None for a folder."""
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return self.nbytes is None
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return self.nbytes is not None
-
-    def is_symlink(self) -> bool:
-        return False
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return _status(self.nbytes)
 
 
 class RemoteFileSystem:
@@ -77,17 +53,17 @@ class RemoteFileSystem:
         """Return the size of a file. A prefix of other files is a folder, if the server can list them."""
         store = _store(path)
         try:
-            return _status(store.client.size(path, store.access))
+            return remote_status(store.client.size(path, store.access))
         except FileNotFoundError:
             if store.names():
-                return _status(None)
+                return remote_status(None)
             raise
 
     def mode(self, path: str) -> int:
         """Return the mode of a file or folder, 0 if it is absent or refused; other errors are raised."""
         recent = _recent_of(path)
         if recent is not None:
-            return 0 if recent.data is None else _status(0).st_mode
+            return 0 if recent.data is None else remote_status(0).st_mode
         try:
             return self.stat(path).st_mode
         except (FileNotFoundError, PermissionError):
@@ -131,11 +107,6 @@ def _recent_of(path: str) -> _Recent | None:
 
 def _store(folder: str) -> RemoteStore:
     return RemoteStore(folder, access=access_of(folder))
-
-
-def _status(nbytes: int | None) -> os.stat_result:
-    mode = stat.S_IFDIR | 0o555 if nbytes is None else stat.S_IFREG | 0o444
-    return os.stat_result((mode, 0, 0, 1, 0, 0, nbytes or 0, 0, 0, 0))
 
 
 REMOTE_FILES = RemoteFileSystem()

@@ -52,6 +52,7 @@ class FolderStore:
 
     url: str
     is_local: ClassVar = True
+    can_list: ClassVar = True
     files_at_once: ClassVar = 1  # one after the other, so that only one is held in memory
     gap_nbytes: ClassVar = 4 << 10
     batch_nbytes: ClassVar = 512 << 10  # larger reads are not faster, and cost one more copy
@@ -95,6 +96,10 @@ class FolderStore:
             path = self.path_of(folder) if folder else self.url
             if files.islink(path) and not files.exists(path):
                 raise MissingError(f"{path}: a symbolic link to a missing folder") from None
+
+    def with_listing(self, names: Iterable[Sequence[str]]) -> FolderStore:
+        del names
+        return self
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         return files.states_in(self.url, names)

@@ -46,7 +46,7 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
     folder, naming = array.folder, array.naming
     if files.islink(folder) and not files.exists(folder):
         return [], [Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder")]
-    if not files.isdir(folder):
+    if array.store.is_local and not files.isdir(folder):
         return [], [Fault("folder.no_folder", folder, "a file", "a folder")] if files.lexists(folder) else []
     found: list[Any]
     try:
@@ -71,7 +71,8 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
                 for shard, entries in shards.items()
                 if len(entries) > 1 and any(entry.name.endswith(".shard") for entry in entries)
             ]
-        strays = list(_strays(folder, known, "the name of a chunk of the grid" if isinstance(naming, SpanNaming) else "the name of a shard"))
+        expected = "the name of a chunk of the grid" if isinstance(naming, SpanNaming) else "the name of a shard"
+        strays = list(_strays(folder, known, expected)) if array.store.is_local else []
     except OSError as error:
         return [], [Fault("folder.unreadable", folder, os.strerror(error.errno or 0))]
     return found, strays + twice
@@ -177,9 +178,10 @@ class _ShardCheck:
 
     def run(self) -> Findings:
         shard, sharding, index_file = self._shard, self._shard.layout.sharding, self._shard.index_file
-        nbytes = (shard.nbytes or 0) + (index_file.nbytes or 0 if index_file is not shard.file else 0)
-        if (index_file.nbytes or 0) < sharding.index_nbytes:
-            self._faults.add(Fault("shard.short", index_file.name, f"{index_file.nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
+        index_nbytes = files.getsize(index_file.name) if index_file.nbytes is None else index_file.nbytes
+        nbytes = index_nbytes if index_file is shard.file else index_nbytes + (shard.nbytes or files.getsize(shard.name))
+        if index_nbytes < sharding.index_nbytes:
+            self._faults.add(Fault("shard.short", index_file.name, f"{index_nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
         else:
             for minishard in range(1 << sharding.minishard_bits):
                 self._check_minishard(minishard)
@@ -275,7 +277,7 @@ class ScaleScope(ArrayScope):
         return [number for number in self.listing if number in numbers]
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
-        return PrecomputedCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
+        return PrecomputedCheck(self.array.without_listing(), decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
 
 def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> Scope:
@@ -288,16 +290,15 @@ def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> S
         faults.append(Fault("info.broken", f"{path}/{FILE_NAME}", str(error).removeprefix(f"{path}/{FILE_NAME}: ")))
         return Scope(path, (), faults)
     path = image.folder
-    if not image.details.store.is_local:
-        raise UnsupportedError(f"{path}: a remote volume cannot be verified, because its files cannot be listed; verify a local copy")
-    if image.key is None and mags is None:
+    is_whole = image.key is None and mags is None
+    if is_whole:
         faults += _info_faults(image.details.info, f"{path}/{FILE_NAME}")
     unknown = [mag for mag in mags or () if mag not in image.mags]
     if unknown:
         raise MissingError(f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}")
     selected = [level for level in image.selected if not level.problem and (mags is None or level.mag in mags)]
     scopes = [scope for level in selected for scope in _scale_scopes(image.details, level, basename(path), faults)]
-    return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, ((path, True),) if image.key is None and mags is None else ())
+    return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, ((path, True),) if is_whole and image.details.store.is_local else ())
 
 
 def _scale_scopes(source: VolumeSource, level: Level, name: str, faults: list[Fault]) -> list[ScaleScope]:
@@ -305,7 +306,7 @@ def _scale_scopes(source: VolumeSource, level: Level, name: str, faults: list[Fa
     scale: Scale = level.details
     mag = level.mag
     sizes = scale.chunk_sizes or (scale.chunk_size,)
-    volumes = [replace(source, chunk_size=size).open_scale(scale, mag) for size in sizes]
+    volumes = [replace(source, chunk_size=size).open_scale(scale, mag).with_listing() for size in sizes]
     scopes = []
     for number, volume in enumerate(volumes):
         listing, misplaced = list_scale(volume, [other for other in volumes if other is not volume])

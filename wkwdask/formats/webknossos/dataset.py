@@ -28,7 +28,7 @@ from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
 from wkwdask.store.locks import update_json
-from wkwdask.store.paths import any_path, basename, dirname, is_remote, join
+from wkwdask.store.paths import any_path, basename, dirname, is_remote, join, local_path
 
 if TYPE_CHECKING:
     import os
@@ -57,7 +57,7 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
 
     Other software ignores the lock: a change that it makes in the milliseconds between read and write is lost.
     """
-    path = files.realpath(f"{folder}/{FILE_NAME}")  # versioned metadata are symbolic links, which are kept
+    path = files.realpath(f"{local_path(folder)}/{FILE_NAME}")  # versioned metadata are symbolic links, which are kept
     if not files.isdir(dirname(path)):
         raise MissingError(f"{path}: no such folder")
     check_datasource_writable(folder)

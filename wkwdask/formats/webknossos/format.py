@@ -97,7 +97,7 @@ class WebknossosFormat(ArrayFormat):
         return mag_target(destination)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        return LayerTarget(image, Destination(image.folder, allow_external=allow_external))
+        return LayerTarget(image, Destination(local_path(image.folder), allow_external=allow_external))
 
     def level_copies(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False

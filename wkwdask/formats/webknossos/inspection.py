@@ -20,7 +20,7 @@ from wkwdask.formats.inspection import LevelScope
 from wkwdask.formats.leftovers import leftovers_in
 from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, listed_mag, locate, mag_from_name, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, largest_segment_id
-from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_target
+from wkwdask.formats.wkw.array import list_remote_mag, open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
 from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
@@ -31,7 +31,7 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.faults import Fault, Findings
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
-from wkwdask.store.paths import basename, dirname, is_remote, local_path
+from wkwdask.store.paths import any_path, basename, dirname, is_remote
 from wkwdask.store.records import FILE_RECORD_NAME, read_file_record, read_provenance
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Scope(inspection.Scope):
 
 def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
     """Collect the layers and mags of a path, with all faults that show without reading data files beyond their headers."""
-    path = local_path(url)
+    path = any_path(url)
     faults: list[Fault] = []
     known, dataset, datasource, only = _find(path, faults)
     chosen = [layer for layer in known if layers is None or layer.name in layers]
@@ -232,6 +232,7 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
     selected = mags if only is None else [only]
     folders = [(path, False)] if dataset == path else []
     folders += [(layer.folder, True) for layer in chosen if selected is None and layer.container.data_format == "wkw" and files.isdir(layer.folder)]
+    folders = [] if is_remote(path) else folders  # jobs work in local folders only
     for folder, _ in folders:
         faults += leftovers_in(folder)
     scopes = tuple(_inspect_layer(layer, selected, faults) for layer in chosen)
@@ -240,7 +241,7 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
     """Resolve a path to its layers, the dataset folder, the JSON (None without one) and, if the path names a mag, this mag."""
-    if not files.isdir(path):
+    if not is_remote(path) and not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     try:
         datasource = read_datasource(path)
@@ -262,7 +263,7 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
         return listed + unlisted, path, datasource, None
     if looks_like_mag(path):
         return _find_mag(path)
-    if not any(True for _ in _mag_folders(path)):
+    if not is_remote(path) and not any(True for _ in _mag_folders(path)):
         layers = _layers_in(path, None)
         if layers:
             faults.append(Fault("json.missing", f"{path}/{FILE_NAME}", "no such file"))
@@ -288,11 +289,13 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
 
 def looks_like_mag(folder: str) -> bool:
     """Return whether a folder is that of a mag, even of one without header or without files."""
-    return files.isfile(f"{folder}/{HEADER_NAME}") or next(files.numbered(folder, "z"), None) is not None
+    return files.isfile(f"{folder}/{HEADER_NAME}") or (not is_remote(folder) and next(files.numbered(folder, "z"), None) is not None)
 
 
 def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
-    """Yield the folders of a layer that are named like a mag and look like one."""
+    """Yield the folders of a layer that are named like a mag and look like one; none of a remote layer, whose mags the JSON lists."""
+    if is_remote(layer_folder):
+        return
     try:
         with files.scandir(layer_folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
@@ -305,7 +308,9 @@ def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
 
 
 def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
-    """List the folders of a dataset that contain mags."""
+    """List the folders of a local dataset that contain mags."""
+    if is_remote(path):
+        return []
     with files.scandir(path) as entries:
         folders = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
     invalid = set() if datasource is None else {layer.name for layer in datasource.invalid_layers}
@@ -332,7 +337,7 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
     for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors)):
         if only is not None and mag not in only:
             continue
-        if is_remote(folders[mag]):
+        if is_remote(folders[mag]) and not is_remote(layer.folder):
             faults.append(Fault("mag.remote", folders[mag], f"mag {mag.name}"))
         elif not looks_like_mag(folders[mag]):
             missing_mags.append(Fault("mag.missing", folders[mag], "an empty folder" if files.isdir(folders[mag]) else "no folder", f"mag {mag.name}"))
@@ -363,7 +368,8 @@ def _gaps(layer: Image, mags: Sequence[Mag]) -> Iterator[Fault]:
 
 
 def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
-    listing = list_mag(folder)
+    box = layer.container.record.bounding_box.in_mag(mag) if layer.container.record is not None else None
+    listing = list_remote_mag(folder, box) if is_remote(folder) else list_mag(folder)
     faults += listing.faults
     header = check_header(folder, listing, faults)
     if not len(listing.shards):
@@ -375,7 +381,6 @@ def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> Ma
         faults.append(Fault("record.broken", f"{folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{folder}/{FILE_RECORD_NAME}: ")))
     if record is not None:
         faults += _lost_files(folder, listing, record)
-    box = layer.container.record.bounding_box.in_mag(mag) if layer.container.record is not None else None
     return MagScope(layer.name, mag, folder, box, layer.container.record.category if layer.container.record is not None else "", header, listing, record)
 
 
@@ -428,8 +433,8 @@ def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
         try:
             if not files.isfile(path):
                 continue
-            with files.open_stream(path) as file:
-                header = parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)
+            with files.open_file(path) as file:
+                header = parse_header(file.read_some(HEADER_NBYTES, 0), path, is_data_file=True)
         except (OSError, FormatError, NotImplementedError):
             continue
         yield header.for_header_file()

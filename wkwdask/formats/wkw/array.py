@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from wkwdask.errors import ReplacedError
-from wkwdask.formats.wkw.folder import HEADER_NAME, list_files, mag_extent, read_header
+from wkwdask.errors import FormatError, MissingError, ReplacedError, UnsupportedError
+from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, list_files, mag_extent, read_header
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.layout import WkwCodec, WkwFiles, header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
@@ -83,7 +83,7 @@ def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> S
     extent = box.in_mag(mag) if box is not None else mag_extent(folder, header, mag)
     array = wkw_array(folder, header, extent)
     if is_remote(folder):
-        return array.at(with_witness(open_store(folder), HEADER_NAME))
+        return array
     status = files.stat(f"{folder}/{HEADER_NAME}")
     return replace(array, identity=MagIdentity(array.store, header, (status.st_ino, status.st_mtime_ns)))
 
@@ -92,8 +92,20 @@ def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEF
     """Return a mag as a stored array, given its header."""
     block, file = (header.block_len,) * 3, (header.file_len_vx,) * 3
     grid = ChunkGrid((header.num_channels, _END, _END, _END), (header.num_channels, *block), (header.num_channels, *file), file)
-    store, dtype = FolderStore(folder), header.dtype.newbyteorder("=")
+    store = with_witness(open_store(folder), HEADER_NAME) if is_remote(folder) else FolderStore(folder)
+    dtype = header.dtype.newbyteorder("=")
     return StoredArray(store, grid, _NAMES, WkwFiles(header, level), WkwCodec(header, level), dtype, MagIdentity(store, header), mag=box.mag, part=box)
+
+
+def list_remote_mag(folder: str, box: BoundingBox | None) -> Listing:
+    """List the files of a remote mag, those of its box if the server has no listing; none without a valid header."""
+    try:
+        header = read_header(folder)
+        array = wkw_array(folder, header, mag_extent(folder, header, MAG_1) if box is None else box).with_listing()
+    except (FormatError, MissingError, UnsupportedError):
+        return Listing(np.zeros((0, 3), np.int64), ())
+    shards = np.array([file[1:] for file, _, _ in array.listed()], np.int64).reshape(-1, 3)
+    return Listing(shards[np.lexsort(shards.T)], ())
 
 
 def wkw_target(folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = "") -> TargetArray:
