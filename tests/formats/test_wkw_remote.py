@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.inside import limited
 from support.precomputed_volumes import write_volume
 from support.range_server import range_server
+from support.shelf import empty_shelf
 
 import wkwdask
 from wkwdask.errors import AccessWarning, CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
@@ -178,6 +179,41 @@ def test_paths_in_the_json(tmp_path):
         publish(str(tmp_path / "bare/color/1-1-1"), "local")
         with pytest.raises(UnsupportedError, match=r"at the local path .* which is not followed"):
             wkwdask.open(f"{server.url}/local", mag=1)
+
+
+def test_layers_in_other_formats(tmp_path):
+    array = sparse()
+    wkwdask.to_zarr(array, tmp_path / "ds/zarr3/1", voxel_size=(4, 4, 35), chunk_shape=(16, 16, 16))
+    wkwdask.to_n5(array, tmp_path / "ds/n5/1/s0", voxel_size=(4, 4, 35), chunk_shape=(16, 16, 16))
+    layers = [
+        {
+            "name": kind, "category": "color", "dataFormat": kind, "elementClass": "uint8", "mags": [{"mag": [1, 1, 1], "path": f"./{kind}/1{level}"}],
+            "boundingBox": {"topLeft": [0, 0, 0], "width": 90, "height": 40, "depth": 50},
+        }
+        for kind, level in (("zarr3", "/1"), ("n5", "/s0"))
+    ]  # fmt: skip
+    document = {"id": {"name": "ds", "team": ""}, "scale": [4, 4, 35], "dataLayers": layers}
+    (tmp_path / "ds/datasource-properties.json").write_text(json.dumps(document))
+    with range_server(tmp_path) as server:
+        for kind in ("zarr3", "n5"):
+            np.testing.assert_array_equal(wkwdask.read(f"{server.url}/ds", layer=kind, mag=1), array)
+
+
+def test_other_protocols(tmp_path):
+    """fsspec reads them: a file system in memory stands for ftp, sftp and others."""
+    array = sparse()
+    write(tmp_path / "ds", array, block_len=8, file_len=4)
+    shelf = empty_shelf()
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        shelf.pipe(f"/{path.relative_to(tmp_path)}", path.read_bytes())
+    np.testing.assert_array_equal(wkwdask.read("shelf://ds"), array)
+    boxes = [((16, 0, 48), (60, 40, 60)), ((20, 0, 48), (64, 40, 60))]
+    for found, expected in zip(wkwdask.read_many("shelf://ds/color/1", boxes), wkwdask.read_many(tmp_path / "ds", boxes), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert wkwdask.verify("shelf://ds").files == wkwdask.verify(tmp_path / "ds").files
+    with pytest.raises(MissingError, match="no dataset"):
+        wkwdask.open("shelf://none")
+    empty_shelf()
 
 
 def test_a_mag_without_a_dataset_says_what_it_needs(tmp_path):

@@ -28,6 +28,8 @@ EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "pandas", "p
 SKIPPED = {
     "pip install .": "installs from the network",
     "wkwdask convert precomputed://gs://bucket/em ": "a bucket",
+    'import wkwdask\n\narray = wkwdask.open("https://host/': "a server",
+    'import wkwdask\n\ncube = wkwdask.read("s3://lab-bucket/': "a bucket",
     'wkwdask.sample("n5://s3://bucket/volume.n5/em/s0"': "a bucket",
     "python3 -m venv .venv ": "installs from the network",
     "wkwdask demo demo-dataset": "runs first",

@@ -53,7 +53,7 @@ class Connection(NamedTuple):
     store: Any
     server: str
     who: str
-    """Who reads, for errors."""
+    """Source of the credentials, for errors."""
 
 
 _connections: LruCache[Connection] = LruCache(64)
@@ -116,7 +116,10 @@ def _get(connection: Connection, key: str, options: dict[str, Any], request: Req
     data, attributes = bytes(result.bytes()), result.attributes
     if attributes.get("Content-Type", "").startswith("text/html") and data.lstrip()[:1] == b"<":
         raise UnsupportedError(f"{request.url}: the server sent an HTML page instead of data")
-    return Answer(data, result.meta["size"], result.meta["e_tag"], attributes.get("Content-Encoding"))
+    etag = result.meta["e_tag"]
+    if etag is not None and etag.startswith("W/"):  # RFC 9110, 13.1.1: a weak one never matches
+        etag = None
+    return Answer(data, result.meta["size"], etag, attributes.get("Content-Encoding"))
 
 
 def check(url: str, access: Access) -> None:

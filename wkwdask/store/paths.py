@@ -158,7 +158,9 @@ def normpath(path: str) -> str:
     if not root:
         return posixpath.normpath(path)
     inside = posixpath.normpath(f"/{rest}").strip("/")
-    return f"{root}/{inside}" if inside and root.endswith(ZIP) else root + inside
+    if root.endswith(ZIP):
+        return f"{root}/{inside}" if inside else root
+    return root + inside if root == MEMORY else f"{root}{inside}".rstrip("/")
 
 
 def abspath(path: str) -> str:
