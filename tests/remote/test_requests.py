@@ -114,6 +114,19 @@ def test_repeated_reads_do_not_fetch_documents_and_tables_again(far, form):
     assert not [path for path, _ in again if path.endswith((".json", "info", "header.wkw", ".zarray", ".zattrs"))]
 
 
+@pytest.mark.parametrize("form", [form for form in FORMS if form.name != "precomputed-sharded"], ids=str)
+def test_files_are_requested_at_the_same_time(web, form):
+    """Each waits for a while, and all of a box must not wait one after the other."""
+    if form.needs is not None:
+        pytest.importorskip(form.needs, reason="writes the volume")
+    with proxy(web.url, latency=0.1) as far:
+        url = form.url(far.url)
+        wkwdask.read(url, form.box(PARTS[0]))
+        far.clear()
+        np.testing.assert_array_equal(wkwdask.read(url, form.box()), form.array())
+        assert far.most_at_once > 1
+
+
 def test_blocks_that_are_neighbours_come_together(noise):
     far, voxels = noise
     url = f"{far.url}/ds/color/1"

@@ -84,6 +84,9 @@ class Proxy:
         """Next answers, the last one first."""
         self.fault: Callable[[Exchange], Fault | None] = lambda request: None
         """Chooses the fault of a request, None for an honest answer."""
+        self.most_at_once = 0
+        """Largest number of requests that waited for their answers at the same time."""
+        self._waiting = 0
         self.added: dict[str, str] = {}
         """Headers that answers of the server lack."""
 
@@ -92,6 +95,7 @@ class Proxy:
         self.requests.clear()
         self.failures.clear()
         self.fault = lambda request: None
+        self.most_at_once = 0
 
     def names(self) -> list[str]:
         """List the last part of each requested path."""
@@ -110,7 +114,10 @@ class Proxy:
                 request = _parse(head)
                 self.requests.append(request)
                 body = await reader.readexactly(int(request.headers.get("content-length", 0)))
+                self._waiting += 1
+                self.most_at_once = max(self.most_at_once, self._waiting)
                 await asyncio.sleep(self.latency)
+                self._waiting -= 1
                 fault = self.failures.pop() if self.failures else self.fault(request)
                 if isinstance(fault, Cut) and fault.nbytes is None:
                     return
