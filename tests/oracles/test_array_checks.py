@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,8 +14,11 @@ import pytest
 pytest.importorskip("tensorstore", reason="the oracle tensorstore is not installed")
 pytest.importorskip("zarr", reason="the oracle zarr-python is not installed")
 
+import zarr
+from faults.drivers import KILLS, killed_at
+from support.commands import run_here
 from support.damage_matrix import hashes, matches
-from support.damaged_arrays import CASES
+from support.damaged_arrays import CASES, COARSE, TARGET, add, beside, coarse, cut, fine, garbage
 from support.foreign_arrays import CHUNK, LEVELS, WRITERS, read, url
 from support.inside import KINDS_OF_FAULTS
 
@@ -107,10 +111,73 @@ def check_remaining(found, stays):
 
 
 def check_files(sound, folder, report, damaged):
-    """Files without a fault stay as they are, and new ones lie in the quarantine."""
+    """Files without a fault stay unchanged, and new ones are in the quarantine."""
     before, after = hashes(sound), hashes(folder)
     named = {os.path.relpath(fault.path, folder) for fault in report.faults}
     for name, digest in before.items():
         if damaged.get(name) == digest and name not in named and not name.endswith(".npy"):
             assert after.get(name) == digest, name
     assert all(".wkwdask-quarantine" in name for name in after if name not in damaged and name not in before)
+
+
+@pytest.mark.parametrize("writer", [WRITERS[2], WRITERS[6]], ids=[WRITERS[2].name, WRITERS[6].name])
+def test_a_killed_repair_is_completed_by_the_next(images, tmp_path, writer):
+    """At every step, sound files stay unchanged and nothing is lost."""
+    damaged = Path(shutil.copytree(images / writer.name, tmp_path / "damaged"))
+    for damage in (garbage(0, TARGET), cut(coarse, 0), add(beside(".__lock"))):
+        damage(damaged, writer)
+    before = hashes(damaged)
+    broken = before[fine(writer)]
+    good = {name: digest for name, digest in hashes(images / writer.name).items() if before.get(name) == digest}
+    options = {"salvage": True, "method": "mean"}
+
+    def work(folder):
+        with dask.config.set(scheduler="synchronous"):
+            wkwdask.repair(url(writer, folder), **options)
+
+    whole = Path(shutil.copytree(damaged, tmp_path / "whole"))
+    changes, _ = killed_at(0, work, whole)
+    expected = [read(writer, whole, level) for level in (0, 1)]
+    for step in sorted({*range(1, changes + 1, max(1, changes // (KILLS or 8))), changes}):
+        folder = Path(shutil.copytree(damaged, tmp_path / f"step {step}"))
+        killed_at(step, work, folder)
+        found = hashes(folder)
+        assert {name: found.get(name) for name in good} == good, step
+        assert broken in found.values(), step
+        assert wkwdask.repair(url(writer, folder), **options).is_sound, step
+        assert kinds(wkwdask.verify(url(writer, folder)).faults) == [], step
+        for level, array in enumerate(expected):
+            np.testing.assert_array_equal(read(writer, folder, level), array)
+        assert broken in hashes(folder).values(), step
+
+
+def test_sound_chunks_beside_a_rebuilt_one_stay(images, tmp_path):
+    """A level that something else wrote is not computed again as a whole, and not at all by a method that contradicts its chunks."""
+    writer = WRITERS[1]
+    folder = Path(shutil.copytree(images / writer.name, tmp_path / "image"))
+    other = zarr.open_array(folder / writer.paths[1])
+    other[:8] = 99  # no mean
+    garbage(1, COARSE)(folder, writer)
+    before = hashes(folder)
+    report = wkwdask.repair(url(writer, folder), method="mean")
+    assert report.actions == ()
+    assert "its sound blocks differ from the mean of the finer mag" in str(report)
+    assert hashes(folder) == before
+
+
+def test_exit_codes_and_json(images, tmp_path):
+    writer = WRITERS[2]
+    folder = Path(shutil.copytree(images / writer.name, tmp_path / "image"))
+    assert run_here("verify", url(writer, folder)).returncode == 0
+    garbage(0, TARGET)(folder, writer)
+    result = run_here("verify", url(writer, folder), "--json")
+    assert result.returncode == 1
+    (fault,) = json.loads(result.output)["faults"]
+    assert (fault["kind"], fault["voxel"]) == ("chunk.undecodable", [16, 8, 8])
+    assert fault["offset"] is not None
+    assert "salvage=True" in fault["remedy"]
+    assert run_here("verify", url(writer, folder), "--quick").returncode == 0
+    assert run_here("repair", url(writer, folder), "--salvage", "--dry-run").returncode == 0
+    assert run_here("verify", url(writer, folder)).returncode == 1
+    assert run_here("repair", url(writer, folder), "--salvage").returncode == 0
+    assert run_here("verify", url(writer, folder)).returncode == 0

@@ -84,6 +84,10 @@ def fine(writer):
     return writer.file(0, TARGET)
 
 
+def fine_0(writer):
+    return writer.file(0, (0, 0, 0))
+
+
 def coarse(writer):
     return writer.file(1, COARSE)
 
@@ -333,9 +337,16 @@ CASES = [
     Case("shard cut off in its index at the start", cut(fine, 100), {"shard.short": fine}, stays=("shard.short",), lost=None, fits=at_start),
     Case("shard cut off behind its index", cut(fine, -20), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=at_start),
     Case("the same, --salvage", cut(fine, -20), {"shard.place": fine}, ("salvage",), options=SALVAGE, lost=((1, 1, 1),), fits=at_start),
-    Case("checksum of the index damaged, --salvage", flip(fine, -1), {"shard.checksum": fine}, ("salvage",), options=SALVAGE, fits=at_end),
-    Case("checksum of the index at the start damaged, --salvage", flip(fine, 128), {"shard.checksum": fine}, ("salvage",), options=SALVAGE, fits=at_start),
-    Case("row of the index damaged, --salvage", flip(fine, -4 - 16), {"shard.checksum": fine}, ("salvage",), options=SALVAGE, lost=(TARGET,), fits=at_end),
+    Case("shard cut off by a row of its index, --salvage", cut(fine, -16), {"shard.checksum": fine}, stays=("shard.checksum",), options=SALVAGE, lost=None,
+         fits=at_end),
+    Case("checksum of the index damaged", flip(fine, -1), {"shard.checksum": fine}, ("correct index",), fits=at_end),
+    Case("checksum of the index at the start damaged", flip(fine, 128), {"shard.checksum": fine}, ("correct index",), fits=at_start),
+    Case("offset in the index damaged", flip(fine, -4 - 16), {"shard.checksum": fine}, ("correct index",), fits=at_end),
+    Case("size in the index damaged", flip(fine, -4 - 8), {"shard.checksum": fine}, ("correct index",), fits=at_end),
+    Case("size in the index at the start damaged", flip(fine, 16 * 3 + 9), {"shard.checksum": fine}, ("correct index",), fits=at_start),
+    Case("absent chunk in the index damaged", flip(fine_0, -4 - 16 * 8 + 3), {"shard.checksum": fine_0}, ("correct index",), fits=at_end),
+    Case("two rows of the index damaged", both(flip(fine, -4 - 16), flip(fine, -4 - 48)), {"shard.checksum": fine}, stays=("shard.checksum",), lost=None,
+         fits=at_end),
     Case("row beyond the file", row(lambda rows, nbytes: (nbytes - 5, 99)), {"shard.place": fine}, stays=("shard.place",),
          lost=None, fits=is_sharded),
     Case("the same, --salvage", row(lambda rows, nbytes: (nbytes - 5, 99)), {"shard.place": fine}, ("salvage",),

@@ -107,8 +107,6 @@ class ArrayCheck:
         faults.add(*(replace(fault, voxel=self._voxel(cells[row].tolist())) if row >= 0 else fault for fault, row in shard.faults))
         if not self.decode:
             return
-        if shard.is_intact is False:
-            faults = FaultList()  # the places may be wrong
         for row, data, offset in read_located(opened, shard.places, self.array.store):
             c, x, y, z = cells[row].tolist()
             yield CheckedChunk((c, x, y, z), self._decode((c, x, y, z), data, opened.name, offset, faults), offset, len(data))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-REMOVE, FINISH, WRITE_HEADER, CORRECT_HEADER, CUT, REBUILD, SALVAGE, QUARANTINE, EDIT_JSON = (
-    "remove", "finish", "write header.wkw", "correct header", "cut off", "rebuild", "salvage", "quarantine", "edit JSON",
+REMOVE, FINISH, WRITE_HEADER, CORRECT_HEADER, CORRECT_INDEX, CUT, REBUILD, SALVAGE, QUARANTINE, EDIT_JSON = (
+    "remove", "finish", "write header.wkw", "correct header", "correct index", "cut off", "rebuild", "salvage", "quarantine", "edit JSON",
 )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ class LevelRepair(Protocol):
     """Repair of the broken shards of a level from their intact chunks; picklable."""
 
     keeps_files: ClassVar[bool]
-    """Whether a shard is a group of files, of which only broken ones are replaced."""
+    """Whether a shard is a group of files, and sound ones among them stay."""
 
     @property
     def folder(self) -> str:

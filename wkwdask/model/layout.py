@@ -66,11 +66,11 @@ class InspectedShard(NamedTuple):
     places: npt.NDArray[np.int64]
     """First byte, end, and row in the cells that were looked up of each chunk with a valid place, shape (m, 3)."""
     is_stored: npt.NDArray[np.bool_]
-    """Which of the cells are not absent; all of them if the tables cannot be read."""
+    """Mask of the cells that are not absent; all of them if the tables cannot be read."""
     faults: Sequence[tuple[Fault, int]] = ()
     """Faults of the tables, each with the row of its chunk, -1 if it has none."""
     is_intact: bool | None = None
-    """Whether the checksum of the tables is right, None without one; if it is wrong, places may be those of other chunks."""
+    """Whether a checksum proves the places; None without one. If it contradicts the tables, no place is known."""
 
 
 class ShardFile(Protocol):

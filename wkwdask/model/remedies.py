@@ -61,7 +61,9 @@ REMEDIES: dict[str, str] = {
     **dict.fromkeys(("json.element_class", "json.num_channels", "json.cube_length", "json.largest_id"), _JSON),
     "json.box_smaller": "repair makes the box larger with grow_box=True",
     # shards
-    **dict.fromkeys(("shard.checksum", "shard.place"), _CHUNKS),
+    "shard.checksum": "repair corrects the index if the checksum proves the correction; else it rebuilds the file from a finer level, or sets it aside with "
+    "quarantine=True",
+    "shard.place": _CHUNKS,
     **dict.fromkeys(("shard.short", "shard.half", "shard.index", "minishard.broken"), _FILE),
     "shard.overlap": "repair does not touch chunks that decode: compare the voxels with the source",
     "minishard.foreign": "repair does not touch it: write the shard again from the source",

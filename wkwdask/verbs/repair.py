@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.repair import (
     CORRECT_HEADER,
+    CORRECT_INDEX,
     CUT,
     QUARANTINE,
     REBUILD,
@@ -284,6 +285,9 @@ class Repair:
             self._add_rewrite(file, CORRECT_HEADER, file.rewrite_spec(header), _PROOF[header.is_compressed])
         elif file.repairer is not None and all(fault.kind == "file.trailing" for fault in faults):
             self._add_rewrite(file, CUT, file.rewrite_spec(), "all blocks stay unchanged")
+        elif 0 < file.probe.num_chunks == file.num_sound and all(fault.kind == "shard.checksum" for fault in faults):
+            self._saved.add(file.path)
+            self._add_rewrite(file, CORRECT_INDEX, file.rewrite_spec(salvage=True), "all its chunks decode and stay; the old file is set aside")
         else:
             rebuild, doubt = self._confirmed(rebuild, file)
             if not self._plan_rebuild(rebuild, file):
@@ -330,7 +334,7 @@ class Repair:
                 return False
             self._saved.update(fault.path for fault in file.faults)
             spec = file.rewrite_spec(salvage=True, rebuild=rebuild.spec(file.shard))
-            self._add_rewrite(file, REBUILD, spec, f"{how}; its {file.num_sound} sound blocks stay; the old file is set aside")
+            self._add_rewrite(file, REBUILD, spec, f"{how}; {f'its {file.num_sound} sound blocks stay; ' if file.num_sound else ''}the old file is set aside")
             return True
         reason = summarize_faults(file.faults)
         for path in dict.fromkeys(fault.path for fault in file.faults):

@@ -16,7 +16,7 @@ from wkwdask.model.layout import InspectedShard, RewritableShards
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import numpy.typing as npt
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _ENTRY_NBYTES = 16
 _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _CACHE_NBYTES = 64 << 20
+_MAX_SUSPECTS = 64  # rows of a damaged index that are corrected on trial
 
 _index_cache: LruCache[npt.NDArray[np.uint64]] = LruCache(_CACHE_NBYTES, lambda table: table.nbytes + 256)
 
@@ -80,18 +81,27 @@ class ZarrShards(RewritableShards):
         places = _places(np.where(is_lost[:, np.newaxis], _ABSENT, table[rows]))
         stored, computed = raw[table.nbytes :], crc32c(raw[: table.nbytes])
         if self.has_checksum and stored != computed:
-            # The rows are random numbers if the file is cut off: faults of single rows say nothing, and a chunk that two rows name belongs to neither.
-            _, which, counts = np.unique(places[:, 0], return_inverse=True, return_counts=True)
             expected = f"{stored.hex()}, as stored at byte {first + table.nbytes}"
             fault = Fault("shard.checksum", file.name, f"an index with the CRC-32C {computed.hex()}", expected, offset=first)
-            return InspectedShard(places[counts[which] == 1], ~_is_absent(table[rows]), [(fault, -1)], is_intact=False)
+            low, high = self._chunk_bytes(nbytes)
+            if not row_faults and not _gaps(table, low, high):
+                return InspectedShard(places, ~_is_absent(table[rows]), [(fault, -1)])  # only the checksum is damaged
+            corrected = _correct_table(table, stored, row_faults, low, high)
+            if corrected is not None:
+                return InspectedShard(_places(corrected[rows]), ~_is_absent(corrected[rows]), [(fault, -1)], is_intact=True)
+            # In a shard that was cut off, these rows are those of other chunks: one that decodes proves nothing.
+            return InspectedShard(np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)], is_intact=False)
         row_of = dict(zip(rows.tolist(), range(len(rows)), strict=True))
         return InspectedShard(places, ~_is_absent(table[rows]), [(fault, row_of.get(row, -1)) for row, fault in row_faults.items()], self.has_checksum or None)
+
+    def _chunk_bytes(self, nbytes: int) -> tuple[int, int]:
+        """Return the first byte and the end of the chunks in a shard of some size."""
+        return (0, nbytes - self.index_nbytes) if self.index_at_end else (self.index_nbytes, nbytes)
 
     def _faulty_rows(self, table: npt.NDArray[np.uint64], file: StoredFile, first: int) -> Iterator[tuple[int, Fault]]:
         """Yield the rows of an index at byte ``first`` that cannot be the place of a chunk, or that share bytes with another row or the index."""
         nbytes = file.nbytes or 0
-        low, high = (0, first) if self.index_at_end else (self.index_nbytes, nbytes)
+        low, high = self._chunk_bytes(nbytes)
         is_wrong = _is_wrong(table, nbytes)
         is_empty = ~is_wrong & (table[:, 1] == 0)
         is_shared = _is_shared(table, ~is_wrong & ~is_empty & ~_is_absent(table), low, high)
@@ -195,6 +205,36 @@ def _is_wrong(table: npt.NDArray[np.uint64], nbytes: int) -> npt.NDArray[np.bool
     most = np.uint64(nbytes)
     # both numbers are checked before their sum, because the sum may overflow
     return ~_is_absent(table) & ((table[:, 0] > most) | (table[:, 1] > most) | (table[:, 0] + table[:, 1] > most))
+
+
+def _gaps(table: npt.NDArray[np.uint64], low: int, high: int) -> list[tuple[int, int]]:
+    """Return first byte and size of each stretch from ``low`` to ``high`` that no row of an index covers."""
+    rows = table[~_is_absent(table) & ~_is_wrong(table, high)].astype(np.int64)
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(np.concatenate([[low], rows.sum(axis=1)]))
+    starts = np.concatenate([rows[:, 0], [high]])
+    return [(end, start - end) for end, start in zip(ends.tolist(), starts.tolist(), strict=True) if start > end]
+
+
+def _correct_table(
+    table: npt.NDArray[np.uint64], checksum: bytes, suspects: Collection[int], low: int, high: int
+) -> npt.NDArray[np.uint64] | None:  # fmt: skip
+    """Return an index with one corrected row that has the stored checksum; None if there is none.
+
+    The row is absent, or its chunk lies where no other row has one. ``suspects`` are rows with faults; without any, a chunk beside a gap may have got shorter.
+    """
+    if not suspects:
+        beside = {end for start, nbytes in _gaps(table, low, high) for end in (start, start + nbytes)}
+        suspects = [row for row, (start, size) in enumerate(table.tolist()) if start in beside or start + size in beside]
+    for row in list(suspects)[:_MAX_SUSPECTS]:
+        corrected = table.copy()
+        corrected[row] = _ABSENT
+        gaps = _gaps(corrected, low, high)
+        for entry in (gaps if len(gaps) == 1 else []) + [(int(_ABSENT), int(_ABSENT))]:
+            corrected[row] = entry
+            if crc32c(corrected.astype("<u8").tobytes()) == checksum:
+                return corrected
+    return None
 
 
 def _is_shared(table: npt.NDArray[np.uint64], is_stored: npt.NDArray[np.bool_], low: int, high: int) -> npt.NDArray[np.bool_]:
