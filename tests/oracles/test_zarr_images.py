@@ -248,3 +248,19 @@ def test_levels_and_copies_keep_the_blosc_settings_of_other_software(tmp_path, v
     assert copied.compressors == (zarr.codecs.BloscCodec(cname="lz4", clevel=4, shuffle="bitshuffle", typesize=2),)
     np.testing.assert_array_equal(level[...], array.reshape(8, 2, 8, 2, 8, 2).max((1, 3, 5)))
     np.testing.assert_array_equal(copied[...], array)
+
+
+@pytest.mark.parametrize("shards", [(8, 8, 8), (16, 16, 32), (32, 8, 16)])
+def test_shards_of_zarr_python_are_cut_and_joined(tmp_path, shards):
+    array = voxels((1, 40, 24, 37), "uint16")[0].T.copy()
+    array[:16, :, 8:] = 0  # shards and chunks that are not stored
+    group = zarr.open_group(str(tmp_path / "a.ome.zarr"), mode="w")
+    codec = zarr.codecs.ZstdCodec(level=3)
+    group.create_array("1", data=array, chunks=(8, 8, 8), shards=(16, 16, 16), compressors=codec)
+    axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
+    datasets = [{"path": "1", "coordinateTransformations": [{"type": "scale", "scale": [8.0, 4.0, 4.0]}]}]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    wkwdask.rechunk(tmp_path / "a.ome.zarr", f"zarr://{tmp_path}/b.ome.zarr", shard_shape=shards[::-1])
+    found = zarr.open_array(str(tmp_path / "b.ome.zarr" / "1"), mode="r")
+    assert (found.shards, found.chunks, found.compressors) == (shards, (8, 8, 8), (codec,))
+    np.testing.assert_array_equal(found[...], array)

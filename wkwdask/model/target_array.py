@@ -271,8 +271,33 @@ class TargetArray:
             return self.splicer.splice_shard(source, self, shard)
         box = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
         receipt = Receipt(shard, box, voxels=box.volume)
+        if self.is_sharded and isinstance(source.layout, Shards) and source.codec == self.array.codec and source.store.is_local:
+            return self._copied_shard(receipt, source, self._cells(box))
         chunks = self._reframed_chunks(source, self._cells(box))
         return self._spliced_shard(receipt, chunks) if self.is_sharded else self._spliced_files(receipt, chunks)
+
+    def _copied_shard(self, receipt: Receipt, source: StoredArray, cells: npt.NDArray[np.int64]) -> Receipt:
+        """Copy the stored chunks of other shards, whole stretches of a file at a time."""
+        layout, runs, num_found = source.layout, [], 0
+        assert isinstance(layout, Shards)
+        assert source.naming is not None
+        with ExitStack() as opened:
+            for key, members in source.naming.locate(cells, source.grid):
+                file = opened.enter_context(layout.opened(source.store, key))
+                if file is None:
+                    continue
+                located = layout.locate(file, cells[members])
+                sizes, found = located[:, 1] - located[:, 0], cells[members][located[:, 2]]
+                for row in np.flatnonzero(sizes == 0)[:1].tolist():
+                    place = tuple(found[row, 1:].tolist())
+                    raise CorruptError(f"{file.name}: chunk {place}: byte {located[row, 0]}: expected an encoded chunk, found 0 bytes")
+                num_found += len(found)
+                runs.append(Run(RunTable(self.shards.codes(found), sizes, located[:, 0]), file))
+            source.identity.check(has_absent=num_found < len(cells))
+            if not num_found:
+                return receipt
+            self.write_shard(receipt.shard, runs)
+        return self.published_receipt(receipt)
 
     def _spliced_files(self, receipt: Receipt, chunks: Iterator[tuple[int, Vec4, bytes]]) -> Receipt:
         files = self.array.store.new_files(self.parts.url)
