@@ -27,7 +27,7 @@ _LARGEST_REUSED = 16 << 20  # bytes
 _local = threading.local()
 
 Reframe = Callable[[bytes, Vec4, str, int], bytes]
-"""Converts the stored bytes of a chunk to those of another codec, given its shape, its file and its offset there."""
+"""Converts the stored bytes of a chunk to those of another codec, given the shape of its part inside the array, its file and its offset there."""
 
 
 def max_file_nbytes(codec: ChunkCodec, shape: Sequence[int]) -> int:
@@ -47,6 +47,30 @@ def decoding_memory(nbytes: int) -> npt.NDArray[np.uint8]:
     if memory is None or memory.size < nbytes:
         memory = _local.memory = np.empty(nbytes, np.uint8)
     return memory[:nbytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Encoding of a whole chunk without its header, in terms that all formats share: chunks of equal encodings have interchangeable bytes."""
+
+    dtype: str
+    """Type of the values with its byte order, as numpy writes it."""
+    shape: Vec4
+    """Shape (c, x, y, z) of a whole chunk."""
+    order: str
+    """Axes from the slowest to the fastest; axes of length 1 are omitted."""
+    compression: str
+    """Kind of the compressed stream, whatever its level; ``raw`` for none."""
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], shape: Vec4, order: str, compression: str) -> Encoding:
+        long = [letter for letter, n in zip("cxyz", shape, strict=True) if n > 1]
+        return cls(dtype.str, shape, "".join(letter for letter in order if letter in long), compression)
+
+
+def blosc_kind(compressor: str, shuffle: int, itemsize: int) -> str:
+    """Return the kind of a Blosc stream: its compressor and its shuffle, of which -1 means bits for values of one byte, else bytes."""
+    return f"blosc-{compressor}-{shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1}"
 
 
 class ChunkCodec(ABC):
@@ -69,6 +93,20 @@ class ChunkCodec(ABC):
     def name(self) -> str:
         """Name of the compression, if it has one."""
         return ""
+
+    @property
+    def shared_encoding(self) -> Encoding | None:
+        """Encoding of whole chunks, None if it has no equal in other formats."""
+        return None
+
+    def without_header(self, data: bytes, source: str) -> bytes | None:
+        """Return the encoded values of a stored chunk, None if it is not whole."""
+        del source
+        return data
+
+    def with_header(self, values: bytes) -> bytes:
+        """Return a whole chunk to store for its encoded values."""
+        return values
 
     @abstractmethod
     def largest_nbytes(self, shape: Sequence[int]) -> int:
@@ -147,8 +185,24 @@ class ChunkCodec(ABC):
         return out
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
-        """Return the conversion from the stored bytes of another codec without decoding voxels, None if there is none."""
-        return (lambda data, *_: data) if source == self else None
+        """Return the conversion from the stored bytes of another codec without decoding voxels, None if there is none.
+
+        Between formats, chunks at the end of an array are encoded again: formats store them whole or cut off.
+        """
+        if source == self:
+            return lambda data, *_: data
+        encoding = self.shared_encoding
+        if encoding is None or encoding != source.shared_encoding:
+            return None
+
+        def convert(data: bytes, shape: Vec4, name: str, offset: int) -> bytes:
+            values = source.without_header(data, name) if shape == encoding.shape else None
+            if values is not None:
+                return self.with_header(values)
+            c, x, y, z = map(slice, shape)
+            return self.encode(source.decode(data, shape, name, offset)[c, x, y, z], name)
+
+        return convert
 
     def encode_batch(
         self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool

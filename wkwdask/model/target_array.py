@@ -261,9 +261,13 @@ class TargetArray:
             return self.splicer.can_splice(source, self)
         if not isinstance(source, StoredArray) or isinstance(source.layout, BoxCodec) or source.fill or self.merges:
             return False
-        theirs, ours = ((array.grid.size, array.grid.chunk, array.grid.truncates, array.dtype, array.box) for array in (source, self.as_volume()))
+        volume, chunk = self.as_volume(), self.chunk_shape
+        theirs, ours = ((array.grid.size[0], array.grid.chunk, array.dtype, array.box) for array in (source, volume))
+        if theirs != ours or volume.box != volume.extent or source.channels is not None or any(o % n for o, n in zip(source.origin, chunk, strict=True)):
+            return False
+        ends = zip(source.box.bottomright, source.extent.bottomright, chunk, strict=True)  # no chunk is cut, or it ends with both arrays
         has_few_shards = math.prod(source.shard_shape) <= _MAX_SHARDS_PER_FILE * math.prod(self.shard_shape)
-        return has_few_shards and theirs == ours and source.box == source.extent and self.array.codec.reframe(source.codec) is not None
+        return has_few_shards and all(end in (last, end // n * n) for end, last, n in ends) and self.array.codec.reframe(source.codec) is not None
 
     def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
         """Create a shard from the stored bytes of a volume in the same place, and publish it."""
@@ -332,24 +336,27 @@ class TargetArray:
         """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order of codes."""
         reframe, num_found = self.array.codec.reframe(source.codec), 0
         assert reframe is not None
+        shift = np.array([0, *(-o // n for o, n in zip(source.origin, self.chunk_shape, strict=True))])  # from cells of the target to those of the source
+        is_cut = source.grid.truncates or self.array.grid.truncates
         codes = self.array.layout.codes(cells) if self.is_sharded else compressed_morton.encode(cells[:, 1:], self.as_volume().grid.counts[1:])
         order = np.argsort(codes, kind="stable")
         # The source yields chunks in its own order. Read them batch by batch of consecutive codes, and sort each batch.
         per_batch = 1 << max(0, (SORT_BUFFER_NBYTES // self.chunk_nbytes).bit_length() - 1)
         places = codes[order] // np.uint64(per_batch)
         for members in np.split(order, np.flatnonzero(np.diff(places)) + 1):  # 2**k consecutive Morton codes, aligned: these chunks form a box
-            code_of = dict(zip(map(tuple, cells[members].tolist()), codes[members].tolist(), strict=True))
-            c, x, y, z = (range(int(axis.min()), int(axis.max()) + 1) for axis in cells[members].T)
+            places = cells[members] + shift
+            wanted = dict(zip(map(tuple, places.tolist()), zip(codes[members].tolist(), map(tuple, cells[members].tolist()), strict=True), strict=True))
+            c, x, y, z = (range(int(axis.min()), int(axis.max()) + 1) for axis in places.T)
             chunks = []
             for chunk in source.layout.chunks(source, (c, x, y, z)):
-                if chunk.cell not in code_of:
+                if chunk.cell not in wanted:
                     continue
                 num_found += 1
                 name = f"{chunk.path}: chunk {chunk.cell[1:]}"
                 if not chunk.data:
                     raise CorruptError(f"{name}: byte {chunk.offset}: expected an encoded chunk, found 0 bytes")
-                data = reframe(chunk.data, source.grid.shape_at(chunk.cell), name, chunk.offset)
-                chunks.append((code_of[chunk.cell], chunk.cell, data))
+                shape = source.grid.clipped_shape_at(chunk.cell) if is_cut else source.grid.chunk
+                chunks.append((*wanted[chunk.cell], reframe(chunk.data, shape, name, chunk.offset)))
             yield from sorted(chunks)
         source.identity.check(has_absent=num_found < len(cells))
 

@@ -162,7 +162,8 @@ class CopySource:
 
 def lay_out_copy(target: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
     """Plan one level with the voxels of a volume, or resume the interrupted job of the same settings."""
-    return copy_into(copy, target.new_levels([LevelSpec.like(copy.source)], options, existing=existing), existing, workers)
+    levels = target.new_levels([LevelSpec.like(copy.source)], options, existing=existing)
+    return copy_into(copy, levels, existing, workers, encodes="level" in options.explicit())
 
 
 def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
@@ -195,7 +196,7 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
 def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Plan the job that makes one level."""
     settings = settings_of(options.command, box=box_setting(source.box), translate=options.translate)
-    job = copy_into(CopySource(volume, source, settings), levels, existing, workers, options.command)
+    job = copy_into(CopySource(volume, source, settings), levels, existing, workers, options.command, encodes="level" in options.stored.explicit())
     provenance = read_provenance(source.name)
     voxel_provenance = provenance.get("made", provenance) if options.command != "merge" and options.box is None else None
     return replace(job, staged=replace(job.staged, voxel_provenance=voxel_provenance))
@@ -216,15 +217,15 @@ def _check_apart(folder: str, source: str) -> None:
         raise ValueError(f"{folder}: lies inside of the source {source}")
 
 
-def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
-    """Plan the copy of a volume into a new level."""
+def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, command: str = "convert", *, encodes: bool) -> Rechunk:
+    """Plan the copy of a volume into a new level; with ``encodes``, chunks are encoded again, because the user chose the level of the compression."""
     draft, target = stage_level(levels, command, settings_of(command), existing, {**copy.settings, **source_fingerprint(copy.stored)})
     source, region = relative_to(copy.source, target.origin), draft.shape()
     spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)
     plan: RegionGrid
     # Splicing copies encoded chunks; regions are whole shards of the target, so no parts are joined. Decoding uses the upsampling job with factor 1, whose
     # regions may be parts of a shard.
-    if target.can_splice(source):
+    if not encodes and target.can_splice(source):
         plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, spec.voxel_nbytes, workers, region)
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:

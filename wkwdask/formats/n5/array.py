@@ -6,6 +6,7 @@ truncated (N5 specification 4.0.0, rule 8), and all-zero blocks are not stored.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,10 @@ import numpy as np
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.identity import FileIdentity, read_record_state
 from wkwdask.formats.n5.attributes import FILE_NAME, parse_dataset
-from wkwdask.formats.n5.block import compress, decode_block, encode_block, header_nbytes
+from wkwdask.formats.n5.block import compress, decode_block, encode_block, format_header, header_nbytes, parse_header
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.chunk_grid import ChunkGrid, from_cxyz, grouped_unit, pick_cxyz, to_cxyz
-from wkwdask.model.codec import ChunkCodec
+from wkwdask.model.codec import ChunkCodec, Encoding, blosc_kind
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.layout import SingleFiles
 from wkwdask.model.naming import GridNaming
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.formats.n5.block import Compression
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.levels import Lengths
@@ -50,6 +52,22 @@ class N5Codec(ChunkCodec):
     @property
     def name(self) -> str:
         return self.compression.type
+
+    @property
+    def shared_encoding(self) -> Encoding | None:
+        kind = {"bzip2": "bz2"}.get(self.compression.stream, self.compression.stream)
+        if kind == "lz4":  # the stream of lz4-java, which nobody else writes
+            return None
+        if kind == "blosc":
+            kind = blosc_kind(self.compression.option("cname", "blosclz"), int(self.compression.option("shuffle", 1)), self.dtype.itemsize)
+        return Encoding.of(self.dtype.newbyteorder(">"), pick_cxyz(self.block_size, self.axes), self.axes[::-1], kind)
+
+    def without_header(self, data: bytes, source: str) -> bytes | None:
+        header = parse_header(data, len(self.axes), source)
+        return data[header.nbytes :] if header.shape == self.block_size and header.num_values == math.prod(self.block_size) else None
+
+    def with_header(self, values: bytes) -> bytes:
+        return format_header(self.block_size) + values
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         return int(np.prod(shape, dtype=object)) * self.dtype.itemsize + header_nbytes(len(self.axes), 1)
@@ -75,6 +93,10 @@ class N5Description(FileIdentity):
     def token(self) -> tuple[Any, ...]:
         """Attributes, and for a local dataset the inode of its folder."""
         return ("n5", repr(self.dataset.document), None if self.opened is None else self.opened.folder)
+
+    def content(self, box: BoundingBox) -> tuple[Any, ...]:
+        """Return the storage and the box: a job can rename a level and change its other attributes."""
+        return self.dataset, box
 
     def is_still_described(self) -> bool:
         try:

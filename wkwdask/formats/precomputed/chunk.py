@@ -148,13 +148,10 @@ class PrecomputedCodec(ChunkCodec):
         return decompress_gzip(data, self.largest_nbytes(shape), source, offset) if self.packing == "chunk" else data
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
-        """Return a function that turns stored chunks of ``source`` into chunks of this codec without decoding voxels, None if there is none."""
-        # Equal codecs copy bytes unchanged. Encoded images can also change their packing: gzip is undone or added around them.
-        # For raw voxels and labels a new packing compresses everything again anyway, so decoding costs little more.
+        """Return a function that compresses or decompresses the stored chunks of ``source`` without decoding voxels, None if there is none."""
         if not isinstance(source, PrecomputedCodec) or replace(source, packing=self.packing) != self:
             return None
-        if source.packing == self.packing != "file":
-            return super(PrecomputedCodec, self).reframe(source)
-        if self.encoding not in images.ENCODINGS:
-            return None
+        # The layout has decompressed the content of a file already. A gzip stream in a shard can become a file as it is.
+        if source.packing == "chunk" and self.packing:
+            return lambda data, *_: data
         return lambda data, shape, name, offset: self._packed(source._unpacked(data, shape, name, offset))

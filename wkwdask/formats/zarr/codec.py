@@ -14,8 +14,8 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ_MEMORY_NBYTES, ZLIB, Stream, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
-from wkwdask.model.chunk_grid import from_cxyz, to_cxyz
-from wkwdask.model.codec import ChunkCodec, decoding_memory
+from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz, to_cxyz
+from wkwdask.model.codec import ChunkCodec, Encoding, blosc_kind, decoding_memory
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
@@ -157,6 +157,23 @@ class ZarrCodec(ChunkCodec):
         if shuffle not in SHUFFLES.values():  # -1 of numcodecs: by the size of a value
             shuffle = 2 if np.dtype(self.dtype).itemsize == 1 else 1
         return options.get("cname", "lz4"), shuffle
+
+    @property
+    def shared_encoding(self) -> Encoding | None:
+        if self.filters or len(self.stages) > 1:
+            return None
+        kind, text = self.stages[0] if self.stages else ("raw", "{}")
+        dtype, blosc = np.dtype(self.dtype), self.blosc
+        if kind == "lzma":
+            if json.loads(text).get("format", lzma.FORMAT_XZ) != lzma.FORMAT_XZ:
+                return None
+            kind = "xz"
+        elif blosc is not None:
+            kind = blosc_kind(*blosc, dtype.itemsize)
+        elif kind not in ("raw", "gzip", "zlib", "bz2", "zstd"):
+            return None
+        axes = "".join(self.axes[n] for n in self.order)
+        return Encoding.of(dtype, pick_cxyz(self.chunk_shape, self.axes), axes, kind)
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         del shape
