@@ -167,6 +167,18 @@ def scales_in_place(folder):
         wkwdask.rechunk(folder / "seg", chunk_shape=(16, 16, 16), encoding="raw", shard_shape=False)
 
 
+def compress_shards(folder):
+    """Under the same key: the sharding in ``info`` changes with the shards."""
+    with rechunks_of(16):
+        wkwdask.compress(folder / "seg", compression="raw")
+
+
+def finer_scale(folder):
+    """In front of the finest one, which was mag 1 before."""
+    with rechunks_of(16):
+        wkwdask.upsample(folder / "seg", voxel_size=(5.62, 5.62, 14))
+
+
 def write_images(folder):
     """Chunks that are images."""
     pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
@@ -207,6 +219,8 @@ JOBS = {
     "chunks_in_place_of_shards": ((write_shards,), chunks_in_place_of_shards, (chunks_in_place_of_shards,), (SCALE,)),
     "pyramid_of_scales": ((write_shards,), pyramid_of_scales, (pyramid_of_scales,), (SCALE, "22.48_22.48_28", "44.96_44.96_56")),
     "scales_in_place": ((write_shards,), scales_in_place, (scales_in_place,), (SCALE,)),
+    "compress_shards": ((write_shards,), compress_shards, (compress_shards,), (SCALE,)),
+    "finer_scale": ((write_shards,), finer_scale, (finer_scale,), (SCALE, "5.62_5.62_14")),
     "images_into_shards": ((write_images,), images_into_shards, (images_into_shards,), (SCALE,)),
     "scales_to_wkw": ((write_shards,), scales_to_wkw, (scales_to_wkw,), (SCALE, "../wkw/1")),
     "wkw_to_scales": ((write_new,), wkw_to_scales, (wkw_to_scales,), ("1", f"../scales/{SCALE}")),
@@ -215,7 +229,7 @@ JOBS = {
 }
 RESUMABLE = (
     new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge, import_sections,
-    pyramid_of_scales, scales_in_place, images_into_shards, scales_to_wkw, wkw_to_scales, import_to_scale,
+    pyramid_of_scales, scales_in_place, compress_shards, finer_scale, images_into_shards, scales_to_wkw, wkw_to_scales, import_to_scale,
 )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_aliases_of_wkw():
 def test_given_and_defaults():
     stored = make_options(PrecomputedOptions, encoding="png", chunk_shape=None, force=False)
     assert stored.explicit() == {"encoding": "png"}
-    assert replace(stored.with_defaults(), encoding=None) == PrecomputedOptions((64, 64, 64), False, compression="raw")
+    assert replace(stored.with_defaults(), encoding=None) == PrecomputedOptions((64, 64, 64), False)
 
 
 @pytest.mark.parametrize("record", storage_records(exports=True))

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, refuse_options, storage_options
+from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, parse_voxel_size, refuse_options, storage_options
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.opening import options_of
 from wkwdask.formats.precomputed.format import FORMAT as PRECOMPUTED
@@ -209,11 +209,12 @@ def upsample(
     source: MagLike | None = None,
     finest: MagLike | None = None,
     mags: Sequence[MagLike] | None = None,
+    voxel_size: Sequence[float] | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Upsample a layer of WKW or OME-NGFF to finer mags: each voxel becomes a block of equal voxels.
+    """Upsample a layer or an image of any format to finer mags: each voxel becomes a block of equal voxels.
 
     Tasks run on threads, or on the active dask Client, with the same result. Complete mags are published, then the JSON lists them. The same call resumes an
     interrupted one and keeps its finished work.
@@ -231,6 +232,10 @@ def upsample(
         data is kept, unless this function built it from the source and ``existing`` is not ``"error"``.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags to build instead of that ladder. Each is built from the source directly, by any factor per axis.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], by default those of the image. Precomputed volumes and N5 groups count mags from their finest
+        level: a smaller voxel size adds levels in front of it, mag 1 among them, and the mags of the existing levels become coarser. In other formats it must
+        be that of the image.
     existing : {"error", "resume", "overwrite"}
         Action if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
         ``"overwrite"`` discards it and replaces the mags.
@@ -260,7 +265,7 @@ def upsample(
     FormatError
         A source file is broken.
     ValueError
-        An option is invalid, or a mag is not finer than the source.
+        An option is invalid, a mag is not finer than the source, or ``voxel_size`` is not that of the image divided by powers of two.
 
     Notes
     -----
@@ -281,7 +286,9 @@ def upsample(
     from wkwdask.graphs.runners import num_workers, run_plan
 
     parsed_mags = {name: Mag.parse(mag) for name, mag in (("source", source), ("finest", finest)) if mag is not None}
-    upsample_options = UpsampleOptions(**parsed_mags, mags=parse_mags(mags), stored=make_options(options_of(url), **options), allow_external=allow_external)
+    size = None if voxel_size is None else parse_voxel_size(voxel_size)
+    storage = make_options(options_of(url), **options)
+    upsample_options = UpsampleOptions(**parsed_mags, mags=parse_mags(mags), voxel_size_nm=size, stored=storage, allow_external=allow_external)
     return run_plan(lay_out_upsample(url, layer, upsample_options, existing, num_workers()))
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.opening import find
+from wkwdask.formats.registry import default_format, format_of
 from wkwdask.formats.webknossos.dataset import locate
 from wkwdask.formats.zarr.views import plan_view, remove_view, write_view
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
 
@@ -100,7 +101,7 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
     MissingError
         The dataset or layer does not exist, or no mag has voxels.
     UnsupportedError
-        The mags of a layer are in several folders, remote, or outside the dataset.
+        The mags of a layer are in several folders, remote, or outside the dataset; or the format is not WKW.
 
     Notes
     -----
@@ -119,6 +120,10 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
     >>> len(wkwdask.remove_zarr_view(f"{folder}/ds"))
     3
     """
+    its_format = format_of(url) or default_format()
+    if its_format.why_no_zarr_files:
+        advice = "zarr_view() shows it as Zarr without a copy"
+        raise UnsupportedError(f"{os.fspath(url)}: {its_format.options.title} gets no zarr.json: {its_format.why_no_zarr_files}; {advice}")
     return write_view(plan_view(locate(url), layer, allow_external=allow_external))
 
 

@@ -12,7 +12,7 @@ import click
 
 import wkwdask
 from wkwdask.cli.messages import on_command_line
-from wkwdask.cli.options import METHODS, StorageCommand, external_option, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.options import METHODS, StorageCommand, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
 
 
 @click.command(short_help="Show the contents of a dataset or volume.")
@@ -109,12 +109,16 @@ def _all_layers(path: str) -> list[str]:
 @click.option("--mag", "source", metavar="MAG", help="Coarse mag to start from. Default: the finest that has files.")
 @click.option("--finest", metavar="MAG", help="Finest mag to build; missing mags between it and the coarse mag are built too. Default: 1.")
 @click.option("--mags", metavar="MAG,MAG", help="Mags to build instead, such as 1,2-2-1.")
+@click.option(
+    "--voxel-size", metavar="X,Y,Z", callback=numbers_callback("voxel-size", float),
+    help="Size of a voxel of mag 1 [nm]. A smaller one than now adds finer levels to a precomputed volume or an N5 group.",
+)  # fmt: skip
 @storage_options("as in the coarse mag, lz4hc if that is raw")
 @resume_options("Replace existing mags; discard an interrupted run.")
 @external_option
 @runs_on_cluster
 def upsample(path: str, **options: Any) -> Any:
-    """Upsample a layer to finer mags: each voxel becomes a block of equal voxels. WKW and OME-NGFF only.
+    """Upsample a layer or an image to finer mags: each voxel becomes a block of equal voxels.
 
     The new mags are published when all of them are complete. An interrupted run leaves no incomplete mags; the same command continues it.
 
@@ -123,6 +127,7 @@ def upsample(path: str, **options: Any) -> Any:
       wkwdask upsample dataset --layer prediction
       wkwdask upsample dataset/prediction --mag 4 --finest 2
       wkwdask upsample dataset/prediction --mag 4-4-1 --mags 1 --overwrite
+      wkwdask upsample precomputed://prediction --voxel-size 4,4,40
     """
     return partial(wkwdask.upsample, path, **options)
 

@@ -65,6 +65,15 @@ class MetadataEdit(Protocol):
         """Raise ValueError, before anything is published, if the metadata that the edit relies on has changed since."""
         return
 
+    @property
+    def makes_room(self) -> bool:
+        """Whether existing levels are in the folders of new ones until :meth:`make_room` moves them."""
+        return False
+
+    def make_room(self) -> None:
+        """Move existing levels out of the folders of new ones, before these are published; repeating it has no effect."""
+        return
+
     def apply(self) -> None:
         """Make the change; applying it twice has the same effect as once."""
 
@@ -129,6 +138,10 @@ class ArrayFormat:
     """Whether a level can be stored in several chunk sizes, from which a reader chooses."""
     options: ClassVar[type[StorageOptions]] = StorageOptions
     """Storage options of new arrays."""
+    counts_from_finest: ClassVar[bool] = False
+    """Whether mags count from the finest stored level, so that a finer level changes the mags of all others."""
+    why_no_zarr_files: ClassVar[str] = "its chunks have no codec in Zarr"
+    """Why ``zarr.json`` files beside the data cannot describe it, empty if they can."""
     has_plain_arrays: ClassVar[bool] = False
     """Whether the format also stores arrays without a position in space, like HDF5 files do."""
     level_record: ClassVar[str] = ""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.options import StorageOptions
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import Destination, TargetImage
@@ -148,6 +149,20 @@ def format_of_target(url: object) -> ArrayFormat:
     return found
 
 
+def format_to_save(url: str | os.PathLike[str]) -> ArrayFormat:
+    """Return the format in which an array is saved: that of the prefix, of the suffix of a folder, or of the existing image, else that of datasets."""
+    named = format_of_target(url)
+    if named is not default_format():
+        return named
+    return _format_of_suffix(os.fspath(url)) or format_of(url) or named
+
+
+def _format_of_suffix(path: str) -> ArrayFormat | None:
+    """Return the format for which the suffix of a folder in a path is reserved."""
+    parts = path.lower().split("/")
+    return next((fmt for fmt in formats() if fmt.reserved_suffix and any(part.endswith(fmt.reserved_suffix) for part in parts)), None)
+
+
 def target_for(destination: Destination) -> TargetImage:
     """Return the image, new or existing, at a destination."""
     return format_of_target(destination.url).target(destination)
@@ -174,9 +189,9 @@ def check_target_name(url: str | os.PathLike[str]) -> None:
     text = os.fspath(url)
     if text.lower().endswith(EXPORT_SUFFIXES) or read_datasource(local_path(url)) is not None:
         return
-    for fmt in formats():
-        if fmt.reserved_suffix and any(part.lower().endswith(fmt.reserved_suffix) for part in text.split("/")):
-            raise ValueError(f"{text}: is named like {fmt.options.title}; write {fmt.name}://{text}, or choose another name for WKW or images")
+    fmt = _format_of_suffix(text)
+    if fmt is not None:
+        raise ValueError(f"{text}: is named like {fmt.options.title}; write {fmt.name}://{text}, or choose another name for WKW or images")
 
 
 def options_of(url: str | os.PathLike[str]) -> type[StorageOptions]:
@@ -186,19 +201,33 @@ def options_of(url: str | os.PathLike[str]) -> type[StorageOptions]:
 
 def open_source(
     url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
-    *, allow_external: bool = False,
+    *, allow_external: bool = False, voxel_size_nm: Lengths | None = None,
 ) -> tuple[Image, Volume]:  # fmt: skip
-    """Open the level from which other levels are computed; ``option`` is the name of ``mag`` in errors."""
+    """Open the level from which other levels are computed; ``option`` is the name of ``mag`` in errors.
+
+    Mags count from ``voxel_size_nm`` [nm], by default from that of the image.
+    """
     resolved = find(url)
-    if mag is not None and resolved.mag not in (None, mag):
-        raise ValueError(f"{os.fspath(url)}: is mag {resolved.mag}, but {option}= says {mag}")
     image = resolved.choose(name)
+    if voxel_size_nm is not None:
+        image = _counted_from(image, voxel_size_nm)
+    named = image.mag or resolved.mag
+    if mag is not None and named not in (None, mag):
+        raise ValueError(f"{os.fspath(url)}: is mag {named}, but {option}= says {mag}")
     if image.container is not None and allow_external:
         image = with_external(image)
-    volume = image.volume(mag or resolved.mag or default(image))
+    volume = image.volume(mag or named or default(image))
     if image.container is not None and not volume.has_shards():  # in other formats an array without files is valid, and all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume
+
+
+def _counted_from(image: Image, voxel_size_nm: Lengths) -> Image:
+    """Return an image with mags that count from a voxel size; other formats than those that count from the finest level have just one."""
+    counted = image.counted_from(voxel_size_nm)
+    if counted is not image and not format_of_image(image).counts_from_finest:
+        raise ValueError(f"{image.folder}: voxels of mag 1 have {image.voxel_size_nm} nm, got voxel_size {voxel_size_nm}")
+    return counted
 
 
 def default_method(image: Image, source: Volume) -> str:

@@ -129,6 +129,16 @@ class Mag:
         """Name with all three factors, which readers accept for any mag."""
         return f"{self.x}-{self.y}-{self.z}"
 
+    def times(self, other: Mag) -> Mag:
+        """Return the product of two mags along each axis.
+
+        Examples
+        --------
+        >>> Mag(2, 2, 1).times(Mag(4, 4, 2))
+        Mag(8, 8, 2)
+        """
+        return Mag(self.x * other.x, self.y * other.y, self.z * other.z)
+
     def step_to(self, coarser: Mag) -> Vec3:
         """Return how many voxels of this mag one voxel of a coarser mag spans.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.levels import Lengths, ratio_of
+from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -56,6 +56,10 @@ class Level:
     """Class of the error for ``problem``."""
     details: Any = None
     """Further information for the format."""
+
+    def at_mag(self, mag: Mag) -> Level:
+        """Return the level as another mag."""
+        return replace(self, mag=mag, opener=None if self.opener is None else lambda: replace(self.open(), mag=mag))
 
     def open(self) -> StoredArray:
         """Open the level in absolute voxels; raises ``error`` if it is unusable."""
@@ -112,6 +116,18 @@ class Image:
     def mag(self) -> Mag | None:
         """Mag of the selected level, None if the path names the image or the level has no mag."""
         return None if self.key is None else self.find().mag
+
+    def counted_from(self, voxel_size_nm: Lengths) -> Image:
+        """Return the image with mags that count from another voxel size [nm], which divides its own by powers of two."""
+        step = None if self.voxel_size_nm is None else mag_from_ratio(ratio_of(self.voxel_size_nm, voxel_size_nm))
+        if step is None or self.voxel_size_nm is None:
+            stated = "has no voxel size" if self.voxel_size_nm is None else f"voxels of mag 1 have {self.voxel_size_nm} nm"
+            raise ValueError(f"{self.folder}: {stated}; voxel_size must be that divided by powers of two, got {voxel_size_nm}")
+        if step == MAG_1:
+            return self
+        levels = tuple(level if level.mag is None else level.at_mag(level.mag.times(step)) for level in self.levels)
+        # Divisions by powers of two are exact, but the given lengths may be rounded.
+        return replace(self, list_levels=lambda: levels, voxel_size_nm=ratio_of(self.voxel_size_nm, step.factors))
 
     def find(self, level: Mag | str | int | None = None) -> Level:
         """Return the level of a mag or, if no level has it, of a key; by default the first selected level."""

@@ -39,7 +39,7 @@ from wkwdask.store.paths import basename, dirname
 from wkwdask.store.records import FILE_RECORD_NAME, PROVENANCE_NAME, format_provenance, read_provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from wkwdask.formats.format import MetadataEdit
     from wkwdask.store.locks import Owner
@@ -54,6 +54,8 @@ class NewMag:
     """Name of its folder in the job folder."""
     folder: str
     """Final folder."""
+    mag: str | None = None
+    """Name of the mag for the provenance."""
     box: tuple[int, ...] | None = None
     """Box of its data for the provenance: topleft and size [voxels of the mag]."""
     file_record: bytes | None = None
@@ -82,7 +84,8 @@ class Publisher:
         records = NewFiles(self.paths.root, self.paths.root)
         try:
             for mag in mags:
-                own = {"job": job, "publication": publication_id, **provenance, **({} if mag.box is None else {"box": mag.box})}
+                stated = {name: value for name, value in (("mag", mag.mag), ("box", mag.box)) if value is not None}
+                own = {"job": job, "publication": publication_id, **provenance, **stated}
                 records.write(f"{mag.staged}/{PROVENANCE_NAME}", format_provenance(own))
                 if mag.file_record is not None:
                     records.write(f"{mag.staged}/{FILE_RECORD_NAME}", mag.file_record)
@@ -101,7 +104,8 @@ class Publisher:
         """Carry out the publish record. Repeating it is harmless."""
         # Each step can be repeated, and after a crash at any point the dataset is readable:
         #
-        #   1. exchange each staged mag with its final folder   the id in the provenance marks those that are done
+        #   1. move levels out of the folders of new ones       only where levels are numbered
+        #      exchange each staged mag with its final folder   the id in the provenance marks those that are done
         #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet
         #   3. unlink plan.json                                 the folder now contains the replaced mags and must not look resumable
         #   4. delete the job folder, publish.json included     until here the next job repeats from 1
@@ -110,13 +114,16 @@ class Publisher:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._record)
         if publication.removed is not None:
             self.hide_removed()
+        edit = None if publication.removed is not None else publication.edit
+        if edit is not None:
+            _apply(edit.make_room, self._record)
         for staged, folder in publication.mags:
             if read_provenance(folder).get("publication") != publication.publication_id:
                 files.publish_folder(staged, folder)
         for parent in dict.fromkeys(dirname(folder) for _, folder in publication.mags):
             files.fsync(parent)
-        if publication.removed is None and publication.edit is not None:
-            _apply(publication.edit, self._record)
+        if edit is not None:
+            _apply(edit.apply, self._record)
         with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
             files.unlink(f"{root}/{PLAN_NAME}")
             files.fsync(root)
@@ -130,7 +137,7 @@ class Publisher:
         # The order is opposite to that of publish(), since the metadata must never list a missing mag. The last line empties the record: otherwise, a repeated
         # call could move a mag of the same name that another job has published in the meantime.
         if publication.edit is not None:
-            _apply(publication.edit, self._record)
+            _apply(publication.edit.apply, self._record)
         for number, folder in enumerate(publication.removed):
             with contextlib.suppress(FileNotFoundError):  # already moved, or listed in the metadata without a folder
                 files.rename(folder, f"{root}/{number}-{basename(folder)}")
@@ -143,10 +150,10 @@ class Publisher:
         files.remove_tree(self.paths.root)
 
 
-def _apply(edit: MetadataEdit, source: str) -> None:
-    """Apply a metadata edit; errors from values of a wrong type are reported as a damaged record."""
+def _apply(step: Callable[[], None], source: str) -> None:
+    """Make a step of a metadata edit; errors from values of a wrong type are reported as a damaged record."""
     try:
-        edit.apply()
+        step()
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
         raise CorruptError(f"{source}: not readable as record: {reason_of(error)}") from error
 
@@ -383,6 +390,18 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
                 release_locks_of(holder.job, [target])
                 targets.append(target)
     return roots, targets
+
+
+def release_dead_locks(parent: str) -> None:
+    """Remove the locks of dead jobs that have ended, and what is left of their folders."""
+    if not locks.locked_folders(parent):
+        return
+    with guarded(parent):
+        for target, holder in locks.locked_folders(parent):
+            root = job_root(parent, holder.job)
+            if holder.is_gone() and not can_be_handed_over(root):  # without a plan, nothing can continue it
+                files.remove_tree(root)
+                release_locks_of(holder.job, [target])
 
 
 def end_removal(root: str) -> None:

@@ -13,7 +13,7 @@ from wkwdask.formats.replaceable import check_targets, is_occupied
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
-from wkwdask.runs.job_folder import JobFolder, NewMag
+from wkwdask.runs.job_folder import JobFolder, NewMag, release_dead_locks
 from wkwdask.runs.job_records import JobState, find_interrupted, find_interrupted_array, has_no_jobs, job_states, targets_of
 from wkwdask.runs.journal import Journal, JournaledJob, read_journal, receipts_of
 from wkwdask.runs.parts import pyramid_records
@@ -105,6 +105,7 @@ class StagedMags:
                 job_folder = replace(self, folders=())._job_folder()
                 job_folder.start("update", {})
                 job_folder.discard()
+            release_dead_locks(self.parent)
 
     def _check_metadata(self) -> None:
         """Check that the metadata can be written, before any work."""
@@ -197,7 +198,7 @@ class StagedMags:
         report = Report(tuple(reports), self.nbytes_in, seconds, note)
         boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
         new_mags = [
-            NewMag(basename(target.folder), folder, (*box.topleft, *box.size), format_file_record(rows))
+            NewMag(basename(target.folder), folder, target.mag.name, (*box.topleft, *box.size), format_file_record(rows))
             for target, folder, box, rows in zip(self.targets, self.folders, boxes, rows_of_all, strict=True)
         ]
         provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.voxel_provenance} if self.voxel_provenance else {})}
@@ -331,7 +332,8 @@ class Draft:
     def mags(self, targets: Sequence[TargetArray], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
         if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
             raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="overwrite" starts over')
-        options.setdefault("existing", self.existing)
+        # Levels in the folders of new ones are moved on publication, not replaced.
+        options.setdefault("existing", "overwrite" if edit is not None and edit.makes_room else self.existing)
         for target in targets:
             target.array.codec.check_packages(target.folder)
         return StagedMags(self.owner, self.parent, tuple(targets), self.folders, nbytes_in, edit, self.settings, plan=plan, **options)

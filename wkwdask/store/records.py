@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from wkwdask.errors import CorruptError
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
 from wkwdask.store import files, json_record
 from wkwdask.store.new_files import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from wkwdask.geometry.mag import Mag
 
 
 PROVENANCE_NAME = ".wkwdask.json"
@@ -35,11 +34,22 @@ def read_provenance(folder: str) -> dict[str, Any]:
     return value if all(isinstance(part, dict) and isinstance(part.get("settings", {}), dict) for part in parts) else {}
 
 
-def read_creation_settings(folder: str) -> dict[str, Any]:
-    """Read the settings of the job that computed the voxels of a mag, even if a later job rewrote its files; empty if unknown."""
+def read_creation_settings(folder: str, mag: Mag | None) -> dict[str, Any]:
+    """Read the settings of the job that computed the voxels of a mag, even if a later job rewrote its files; empty if unknown.
+
+    Their mags count as ``mag`` does. That of the level changes if a format counts from the finest level, and a finer one was added.
+    """
     provenance = read_provenance(folder)
-    settings: dict[str, Any] = provenance.get("made", provenance).get("settings", {})
-    return settings
+    made: dict[str, Any] = provenance.get("made", provenance)
+    settings: dict[str, Any] = made.get("settings", {})
+    if mag is None or made.get("mag", mag.name) == mag.name:
+        return settings
+    try:
+        step = Mag.parse(Mag.parse(made["mag"]).step_to(mag))
+        recounted = {name: [Mag.parse(text).times(step).name for text in settings[name].split(",")] for name in ("source", "mags") if name in settings}
+    except (AttributeError, TypeError, ValueError):
+        return {}
+    return {**settings, **{name: ",".join(names) for name, names in recounted.items()}}
 
 
 def read_box(folder: str, mag: Mag) -> BoundingBox | None:

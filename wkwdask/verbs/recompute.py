@@ -180,7 +180,7 @@ def recorded_ladder(settings: Mapping[str, Any], finest: Mag | None = None) -> l
 
 def _read_provenance(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
     """Read the provenance from a level's record; return None without a valid one."""
-    settings: Any = read_creation_settings(scope.folder)
+    settings: Any = read_creation_settings(scope.folder, scope.mag)
     # "source" is a mag, or the folder of a level without a mag. "mags" is the ladder above it, in which each mag is made from the previous one.
     named = next((mag for mag, other in finer.items() if other.folder == settings.get("source")), None)
     ladder = recorded_ladder(settings, named)

@@ -87,10 +87,10 @@ def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
 
 def open_base_level(
     url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
-    *, allow_external: bool = False,
+    *, allow_external: bool = False, voxel_size_nm: Lengths | None = None,
 ) -> tuple[Image, Volume]:  # fmt: skip
     """Open the level from which other levels of its image are made. A publication that was killed there is completed first."""
-    open_level = partial(open_source, url, name, mag, option, default, allow_external=allow_external)
+    open_level = partial(open_source, url, name, mag, option, default, allow_external=allow_external, voxel_size_nm=voxel_size_nm)
     try:
         image, volume = open_level()
     except ReplacedError:

@@ -206,7 +206,7 @@ class Update(Work[Report]):
     def _record_source(self, mag: ExistingMag) -> None:
         """Record the current box and identity of the source in the provenance of a mag."""
         provenance = read_provenance(mag.target.folder)
-        settings = read_creation_settings(mag.target.folder)
+        settings = read_creation_settings(mag.target.folder, mag.target.mag)
         if settings.get("command") == "build_pyramid":
             with reading(f"{mag.target.folder}/{PROVENANCE_NAME}", "record"):
                 origin = Mag.parse(settings["source"])
@@ -214,7 +214,9 @@ class Update(Work[Report]):
             if origin == self.source.box.mag:
                 current |= {**source_fingerprint(self.source), "source": origin.name}
             if current != settings:
-                changed: dict[str, Any] = {"made": {**provenance["made"], "settings": current}} if "made" in provenance else {"settings": current}
+                changed: dict[str, Any] = {"settings": current, "mag": mag.target.mag.name}
+                if "made" in provenance:
+                    changed = {"made": {**provenance["made"], **changed}}
                 box = moved(mag.target.box, mag.target.origin)
                 changed["box"] = [*box.topleft, *box.size]
                 write_provenance(mag.target.folder, {**provenance, **changed})
@@ -242,7 +244,7 @@ def lay_out_update(
         if finer not in volumes:
             volumes[finer] = layer.volume(finer)
         its_format.check_links(layer, folder)
-        volume, record, settings = layer.find(mag).open(), read_file_record(folder), read_creation_settings(folder)
+        volume, record, settings = layer.find(mag).open(), read_file_record(folder), read_creation_settings(folder, mag)
         if record is None and trusts_records:
             raise ResumeError(f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts over')
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
@@ -271,7 +273,7 @@ def _check_options(options: PyramidOptions) -> None:
 
 def _settings(image: Image, mag: Mag) -> dict[str, Any]:
     folder = image.mags.get(mag)
-    return {} if folder is None or is_remote(folder) else read_creation_settings(folder)
+    return {} if folder is None or is_remote(folder) else read_creation_settings(folder, mag)
 
 
 def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ResumeError
-from wkwdask.formats.opening import aligned_mags, image_box, is_readable, target_in
+from wkwdask.formats.opening import aligned_mags, format_of_image, image_box, is_readable, target_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.image import Image
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import Volume
 
 _COMMAND = "upsample"
@@ -44,6 +45,8 @@ class UpsampleOptions:
     finest: Mag | None = None
     """First mag of the ladder of new mags."""
     mags: tuple[Mag, ...] | None = None
+    voxel_size_nm: Lengths | None = None
+    """Voxel size from which mags count, by default that of the image."""
     stored: Any = None
     allow_external: bool = False
 
@@ -88,9 +91,13 @@ class Upsample(Plan):
 
 def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
     """Plan finer mags, or resume the interrupted job of the same settings."""
-    image, source = open_base_level(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
+    image, source = open_base_level(
+        url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external, voxel_size_nm=options.voxel_size_nm
+    )  # fmt: skip
     box = image_box(image, source)
     mags = _choose_mags(image, source.box.mag, box, options, existing)
+    if _lacks_finest(image) and MAG_1 not in mags:
+        raise ValueError(f"{image.folder}: mags count from the finest level, so mag 1 must be among the new ones: voxel_size is its voxel size")
     specs = [LevelSpec.like(source, box.in_mag(mag)) for mag in mags]
     levels = target_in(image, options.allow_external).new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
     settings = settings_of(_COMMAND, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags))
@@ -108,8 +115,15 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
     return Upsample(source, plans, staged)
 
 
+def _lacks_finest(image: Image) -> bool:
+    """Return whether the mags of an image count from a level that does not exist yet."""
+    return format_of_image(image).counts_from_finest and MAG_1 not in image.mags
+
+
 def _earlier_source(image: Image) -> Mag | None:
     """Return the mag from which mags of the image were upsampled, so that a repeated call does not start from its own result."""
+    if _lacks_finest(image):  # recorded mags count from another level
+        return None
     settings = [read_provenance(folder).get("settings", {}) for folder in image.mags.values() if not is_remote(folder)]
     sources = {recorded["source"] for recorded in settings if recorded.get("command") == _COMMAND}
     return Mag.parse(sources.pop()) if len(sources) == 1 else None

@@ -182,8 +182,11 @@ def test_levels_get_the_next_numbers(tmp_path):
     wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-1"], method="nearest", existing="overwrite", compression="gzip")
     document = json.loads((tmp_path / "c.n5" / "em" / "s1" / "attributes.json").read_text())
     assert document["compression"]["type"] == "gzip"
-    with pytest.raises(UnsupportedError, match="numbered from fine to coarse, and mag 2 is not coarser than mag 4-4-2"):
-        wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-2"])
+    wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-2"], method="max")  # numbers go from fine to coarse: s2 becomes s3
+    assert [(level.key, str(level.mag)) for level in wkwdask.info(f"n5://{url}").scales] == [("s0", "1"), ("s1", "2-2-1"), ("s2", "2"), ("s3", "4-4-2")]
+    group = json.loads((tmp_path / "c.n5" / "em" / "attributes.json").read_text())
+    assert group["scales"] == [[1, 1, 1], [2, 2, 1], [2, 2, 2], [4, 4, 2]]
+    assert [entry["path"] for entry in group["multiscales"][0]["datasets"]] == ["s0", "s1", "s2", "s3"]
     wkwdask.to_n5(EM, f"{tmp_path}/c.n5/alone")
     with pytest.raises(UnsupportedError, match="is a single N5 dataset, and levels need a group"):
         wkwdask.build_pyramid(f"n5://{tmp_path}/c.n5/alone", mags=["2"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry
 from wkwdask.formats.n5.attributes import DTYPES, axes_of, is_dataset, level_attributes, level_names, parse_dataset, place_levels
-from wkwdask.formats.n5.target import LevelGeometry, dataset_document, new_axis_names, with_level
+from wkwdask.formats.n5.edit import LevelGeometry, dataset_document, new_axis_names, with_level
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.json_text import parse_object
 

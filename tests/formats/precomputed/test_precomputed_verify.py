@@ -54,8 +54,8 @@ def test_what_it_is_not_for(tmp_path):
     make(tmp_path, None)
     with pytest.raises(MissingError, match="no mag 2"):
         wkwdask.verify(tmp_path, mags=[2])
-    with pytest.raises(ValueError, match="are for WKW"):
-        wkwdask.verify(tmp_path, pyramid=True)
+    with pytest.raises(MissingError, match="no layer 'em'; a precomputed volume has one"):
+        wkwdask.verify(tmp_path, layer="em")
     from support.shelf import empty_shelf
 
     empty_shelf().pipe("/verified/info", (tmp_path / "info").read_bytes())

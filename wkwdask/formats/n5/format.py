@@ -8,9 +8,10 @@ from wkwdask.errors import CorruptError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.n5.attributes import FILE_NAME, level_names
+from wkwdask.formats.n5.edit import N5Edit, N5Removal
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.n5.target import N5Edit, N5Removal, n5_target, target_beside
+from wkwdask.formats.n5.target import n5_target, target_beside
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
@@ -30,6 +31,8 @@ class N5Format(ArrayFormat):
     name = "n5"
     options = N5Options
     reserved_suffix = ".n5"
+    counts_from_finest = True
+    why_no_zarr_files = "n5_as_zarr() writes them for N5"
     unsupported_options = ("category", "pyramid")
     url_name = NAME
     documents = (FILE_NAME,)

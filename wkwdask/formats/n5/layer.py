@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError
 from wkwdask.formats.array_images import array_image, array_level
 from wkwdask.formats.n5.array import n5_array, read_attributes
 from wkwdask.formats.n5.attributes import (
@@ -19,6 +20,8 @@ from wkwdask.formats.n5.attributes import (
     parse_dataset,
     place_levels,
 )
+from wkwdask.formats.publication import read_publication
+from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
@@ -159,11 +162,22 @@ def _image_from_datasets(
             broken[key] = geometry
             continue
         volume = n5_array(with_witness(store.below(key) if key else store, FILE_NAME), dataset, geometry.axes, geometry.mag or MAG_1, geometry.lengths_nm)
-        levels.append(array_level(key, volume, geometry.mag, geometry.offset))
+        level = array_level(key, volume, geometry.mag, geometry.offset)
+        levels.append(replace(level, opener=partial(_open_numbered, store.url, level)) if key and store.is_local else level)
     if not levels:
         raise next(iter(broken.values()))
     levels += [Level(key, f"{store.url}/{key}", problem=str(error), error=type(error)) for key, error in broken.items()]
     return array_image(FORMAT, store.url, name, levels, "" if datasets[0][0] == "" else None)
+
+
+def _open_numbered(group: str, level: Level) -> StoredArray:
+    """Open a level of a group; raises ReplacedError while a job renames the levels."""
+    for root, _ in job_folders(group):
+        publication = read_publication(RecordPaths(root))
+        if publication is not None and publication.edit is not None and publication.edit.makes_room:
+            advice = "open it in a moment, or repeat the call that was killed while it renamed them (wkwdask status names it)"
+            raise ReplacedError(f"{group}: its levels are being renamed; {advice}")
+    return level.open()
 
 
 def _inherited(store: Store) -> dict[str, Any]:

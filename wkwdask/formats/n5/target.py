@@ -1,39 +1,32 @@
-"""Targets of writes: the folder of an N5 dataset or group, the storage of new datasets, and their ``attributes.json`` files.
-
-Positions are written as ``transform`` (voxel centres, slowest axis first) for WEBKNOSSOS, Janelia's software and xarray-ome-ngff. Factors and voxel sizes are
-also written as ``downsamplingFactors``, ``scales`` and ``pixelResolution`` for n5-viewer, BigDataViewer and Neuroglancer.
-"""
+"""Targets of writes: the folder of an N5 dataset or group, and the storage and names of new datasets."""
 
 from __future__ import annotations
 
-import copy
-import errno
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.n5.array import N5Description, n5_array, read_attributes
-from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, VERSION, N5Dataset, is_dataset, level_attributes, level_number, voxel_lengths_nm
+from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_attributes, level_number, voxel_lengths_nm
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
+from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
 from wkwdask.formats.n5.layer import PREFIX, location_of, stripped
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag
 from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import files
-from wkwdask.store.locks import update_json
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.store import FolderStore, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.n5.options import N5Options
     from wkwdask.geometry.mag import Vec3
@@ -41,165 +34,6 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
     from wkwdask.model.target_image import LevelSpec
     from wkwdask.model.volume import Volume
-
-
-@dataclass(frozen=True, slots=True)
-class LevelGeometry:
-    """Mag, position and voxel size of a new dataset."""
-
-    mag: Mag
-    """Relative to the finest mag of the group."""
-    offset: Vec3
-    """Absolute first voxel [voxels of the mag]; may be negative."""
-    base_lengths_nm: Lengths | None
-    """Voxel size of the finest dataset [nm]; None if unknown."""
-
-    def transform(self, num_axes: int) -> dict[str, Any]:
-        """Return the voxel size and the centre of the first voxel; the origin is the centre of voxel 0 of the finest dataset."""
-        unit = "nm" if self.base_lengths_nm is not None else ""
-        base = self.base_lengths_nm or (1.0, 1.0, 1.0)
-        # A voxel of mag m covers m voxels of the finest mag, so the centre of its voxel 0 lies (m - 1) / 2 of them after the origin.
-        scale = [length * factor for length, factor in zip(base, self.mag.factors, strict=True)]
-        shift = [length * (first * factor + (factor - 1) / 2) for length, first, factor in zip(base, self.offset, self.mag.factors, strict=True)]
-        channel = num_axes - 3
-        return {
-            "ordering": "C",
-            "axes": [*["c"] * channel, "z", "y", "x"],
-            "scale": [*[1.0] * channel, *reversed(scale)],
-            "translate": [*[0.0] * channel, *reversed(shift)],
-            "units": [*[""] * channel, *[unit] * 3],
-        }
-
-    def factors(self, num_axes: int) -> list[int]:
-        """Return the downsampling factors along all axes, x first."""
-        return [*self.mag.factors, *[1] * (num_axes - 3)]
-
-
-def dataset_document(dataset: N5Dataset, geometry: LevelGeometry, *, is_level: bool, is_root: bool) -> dict[str, Any]:
-    num_axes = len(dataset.dimensions)
-    document: dict[str, Any] = {"n5": VERSION} if is_root else {}
-    document |= {**dataset.to_json(), "axes": new_axis_names(num_axes), "transform": geometry.transform(num_axes)}
-    if is_level:
-        document["downsamplingFactors"] = geometry.factors(num_axes)
-    elif geometry.base_lengths_nm is not None:
-        document["pixelResolution"] = _resolution(geometry.base_lengths_nm, num_axes)
-    return document
-
-
-def new_axis_names(num_axes: int) -> list[str]:
-    """Return the axis names of a new dataset, x first."""
-    return list("xyzc"[:num_axes])
-
-
-def _resolution(lengths: Sequence[float], num_axes: int) -> dict[str, Any]:
-    return {"dimensions": [*lengths, *[1.0] * (num_axes - 3)], "unit": "nm"}
-
-
-def with_level(group: dict[str, Any], name: str, num_axes: int, geometry: LevelGeometry) -> dict[str, Any]:
-    """Return the attributes of a group with a level added or replaced; other attributes are unchanged."""
-    changed = copy.deepcopy(group)
-    image = _find_image(changed)
-    if image is None:
-        image = {"name": "", "datasets": []}
-        changed["multiscales"] = [image]
-    entries = [entry for entry in image["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
-    image["datasets"] = sorted([*entries, {"path": name, "transform": geometry.transform(num_axes)}], key=_voxel_extent)
-    changed["axes"] = new_axis_names(num_axes)
-    if geometry.base_lengths_nm is not None:
-        changed["pixelResolution"] = _resolution(geometry.base_lengths_nm, num_axes)
-    number = level_number(name)
-    listed = changed.get("scales")
-    listed = listed if isinstance(listed, list) else []
-    if number is not None and number <= len(listed):
-        changed["scales"] = [*listed[:number], geometry.factors(num_axes), *listed[number + 1 :]]
-    return changed
-
-
-def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the attributes of a group without some levels; other attributes are unchanged."""
-    changed = copy.deepcopy(group)
-    image = _find_image(changed)
-    if image is not None:
-        image["datasets"] = [entry for entry in image["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
-    numbers = {level_number(name) for name in names}
-    for listed in (changed.get("scales"), changed.get("downsamplingFactors")):
-        # An entry belongs to the level with its index. So only entries at the end can be removed.
-        while isinstance(listed, list) and len(listed) - 1 in numbers:
-            listed.pop()
-    return changed
-
-
-def _find_image(group: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the first entry of ``multiscales``, None if it lists no datasets."""
-    images = group.get("multiscales")
-    image = images[0] if isinstance(images, list) and images else None
-    return image if isinstance(image, dict) and isinstance(image.get("datasets"), list) else None
-
-
-def _voxel_extent(entry: dict[str, Any]) -> float:
-    """Return the sort key of levels in ``multiscales``: the sum of the edge lengths of a voxel."""
-    try:
-        return float(sum(entry["transform"]["scale"]))
-    except (KeyError, TypeError, ValueError):
-        return 0.0
-
-
-def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the ``attributes.json`` of a group atomically; create it if it is missing."""
-    update_json(f"{folder}/{FILE_NAME}", lambda: read_attributes(FolderStore(folder)), change, format_json, {})
-
-
-@dataclass(frozen=True, slots=True)
-class N5Edit(MetadataEdit):
-    """Addition of levels to the attributes of a group, and of the N5 version to its container."""
-
-    kind: ClassVar[str] = "n5 attributes"
-    folder_names: ClassVar[tuple[str, ...]] = ("root", "group")
-    root: str
-    """Container, which gets a version of N5 if it has none."""
-    group: str | None
-    """Group whose levels are the datasets; None for a single dataset."""
-    num_axes: int
-    levels: tuple[tuple[str, LevelGeometry], ...]
-    """Name and geometry of each new level."""
-
-    def apply(self) -> None:
-        update_attributes(self.root, lambda document: document if "n5" in document else {"n5": VERSION, **document})
-        if self.group is not None:
-            update_attributes(self.group, self._with_levels)
-
-    def _with_levels(self, document: dict[str, Any]) -> dict[str, Any]:
-        for name, geometry in self.levels:
-            document = with_level(document, name, self.num_axes, geometry)
-        return document
-
-    def check_writable(self) -> None:
-        for folder in filter(None, (self.root, self.group)):
-            changed = dirname(files.realpath(f"{folder}/{FILE_NAME}"))
-            if files.isdir(changed) and not files.is_writable(changed):
-                raise PermissionError(errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed)
-
-    def to_json(self) -> dict[str, Any]:
-        levels = [{"name": name, "mag": geometry.mag.factors, "offset": geometry.offset, "lengths": geometry.base_lengths_nm} for name, geometry in self.levels]
-        return {**MetadataEdit.to_json(self), "levels": levels}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> N5Edit:
-        levels = []
-        for level in value["levels"]:
-            lengths = None if level["lengths"] is None else tuple(level["lengths"])
-            levels.append((level["name"], LevelGeometry(Mag.parse(level["mag"]), vec3(level["offset"]), lengths)))
-        return cls(value["root"], value["group"], value["num_axes"], tuple(levels))
-
-
-class N5Removal(LevelRemoval):
-    __slots__ = ()
-    kind = "removal of n5 levels"
-
-    def apply(self) -> None:
-        if files.exists(f"{self.folder}/{FILE_NAME}"):
-            update_attributes(self.folder, lambda document: without_levels(document, self.keys))
-
 
 _MAX_BLOCK_LEN = (1 << 31) - 1
 
@@ -214,13 +48,14 @@ class N5Target(TargetFolder):
     """Group whose levels are the datasets; None for a single dataset."""
     others: tuple[str, ...] = ()
     """Existing levels of the group that stay unchanged."""
-    levels: Mapping[Mag, str] = field(default_factory=dict)
-    """Names of existing levels, if new levels are computed from one of them; else empty."""
+    levels: Mapping[Mag, tuple[str, Vec3]] = field(default_factory=dict)
+    """Name and first voxel [voxels of the mag] of existing levels, if new levels are computed from one of them; else empty."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        del existing
-        geometries = [LevelGeometry(self._relative_mag(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
-        folders = self._folders([spec.box.mag for spec in specs])
+        mags = [spec.box.mag for spec in specs]
+        geometries = [LevelGeometry(self._relative_mag(mag), spec.box.topleft, self._base_lengths()) for mag, spec in zip(mags, specs, strict=True)]
+        names = self._names_with(mags)
+        folders = tuple(f"{self.folder}/{names[mag]}" for mag in mags) if names else (self.folder,)
         datasets = [_choose_dataset(spec, options, like) for spec in specs]
         targets, settings = [], []
         for spec, geometry, dataset, folder in zip(specs, geometries, datasets, folders, strict=True):
@@ -230,26 +65,45 @@ class N5Target(TargetFolder):
             targets.append(TargetArray(array, store, ((FILE_NAME, format_json(dataset.document).encode()),)))
             lengths = None if geometry.base_lengths_nm is None else list(geometry.base_lengths_nm)
             settings.append({"dataset": dataset.to_json(), "mag": geometry.mag.name, "offset": list(geometry.offset), "voxel_size": lengths})
-        edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), geometries, strict=True)))
+        others = self._others_with(names, len(datasets[0].dimensions))
+        edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), geometries, strict=True)), others)
+        if edit.makes_room and existing == "error" and not self.levels.keys().isdisjoint(mags):  # with other folders, the job itself finds what exists
+            raise ExistsError(f'{self.folder}: has {", ".join(str(mag) for mag in mags if mag in self.levels)}; existing="overwrite" replaces it')
         stored_as = f"{datasets[0].compression.type}, blocks of {' x '.join(map(str, datasets[0].block_size[:3]))} voxels, each a file"
         # journals of a single dataset keep its settings without a list
         journal_settings = settings[0] if len(settings) == 1 else {"datasets": settings}
         return NewLevels(dirname(folders[0]), folders, tuple(targets), journal_settings, edit, stored_as=stored_as)
 
-    def _folders(self, mags: Sequence[Mag]) -> tuple[str, ...]:
-        """Return the folders of the mags. New mags get the next numbers, because N5 numbers levels from fine to coarse."""
-        if not self.levels:
-            return (self.folder,)
-        names, coarsest = dict(self.levels), max(self.levels, key=lambda mag: mag.maximum)
-        number = max((level_number(name) or 0 for name in names.values()), default=0)
-        for mag in mags:
-            if mag in names:
+    def _names_with(self, mags: Sequence[Mag]) -> dict[Mag, str]:
+        """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so levels after a new one can get another number."""
+        names: dict[Mag, str] = {}
+        last = -1
+        for mag in sorted({*self.levels, *mags} if self.levels else (), key=lambda mag: (mag.maximum, mag.factors)):
+            name, _ = self.levels.get(mag, ("s0", None))
+            number = level_number(name)
+            if number is None:  # named by other software: its place is that in `multiscales`
+                names[mag] = name
                 continue
-            if mag.maximum <= coarsest.maximum:
-                raise UnsupportedError(f"{self.folder}: N5 levels are numbered from fine to coarse, and mag {mag} is not coarser than mag {coarsest}")
-            number, coarsest = number + 1, mag
-            names[mag] = f"s{number}"
-        return tuple(f"{self.folder}/{names[mag]}" for mag in mags)
+            last = max(last + 1, number)
+            names[mag] = f"s{last}"
+        return names
+
+    def _others_with(self, names: Mapping[Mag, str], num_axes: int) -> tuple[tuple[str, str, LevelGeometry], ...]:
+        """Return names now and afterwards, and geometries, of the existing levels; nothing if they stay as they are."""
+        if not self.levels or (MAG_1 in self.levels and all(names[mag] == name for mag, (name, _) in self.levels.items())):
+            return ()
+        others, finest, size = [], min(self.levels, key=lambda mag: (mag.maximum, mag.factors)), self._base_lengths()
+        for mag, (name, offset) in self.levels.items():
+            document = read_attributes(FolderStore(self.folder), name) or {}
+            before = LevelGeometry(Mag.parse(finest.step_to(mag)), offset, None if size is None else lengths_in(finest, size))
+            after = LevelGeometry(mag, offset, size)
+            if not any(geometry.is_stated_by(document.get("transform"), num_axes) for geometry in (before, after)):
+                raise UnsupportedError(
+                    f"{self.folder}/{name}/{FILE_NAME}: transform places voxels off the grid of the finest level, and a level before it would change them; "
+                    "copy() writes an image on the grid"
+                )
+            others.append((name, names[mag], after))
+        return tuple(sorted(others, key=lambda other: level_number(other[0]) or 0))
 
     def unchanged_levels_note(self, existing: str) -> str:
         del existing
@@ -304,8 +158,8 @@ def n5_target(destination: Destination) -> N5Target:
 
 def target_beside(image: Image) -> N5Target:
     """Return an existing group as the target of levels that are computed from one of its levels."""
-    levels = {level.mag: level.key for level in image.levels if level.mag is not None and not level.problem}
-    if "" in levels.values():
+    levels = {level.mag: (level.key, level.open().origin) for level in image.levels if level.mag is not None and not level.problem}
+    if any(not name for name, _ in levels.values()):
         raise UnsupportedError(f"{image.folder}: is a single N5 dataset, and levels need a group: write it as {image.folder}/s0")
     destination = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm)
     target = _target_in(f"{_local_folder(image.folder)}/s0", destination, ())

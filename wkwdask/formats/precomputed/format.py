@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.format import ArrayFormat
@@ -42,6 +41,9 @@ class PrecomputedFormat(ArrayFormat):
     removal = InfoRemoval
     image_files = (FILE_NAME, PROVENANCE_FILE_NAME)
     has_chunk_sizes = True
+    counts_from_finest = True
+    # A Zarr codec sees neither the name nor the index of a chunk, and raw chunks have no header.
+    why_no_zarr_files = "chunks at the end of a volume are cut off, and no header tells a Zarr codec their shape; shards have an index that Zarr does not know"
 
     def recognise(self, path: str) -> bool:
         return is_volume(path)
@@ -67,9 +69,8 @@ class PrecomputedFormat(ArrayFormat):
         return "mean" if category == "color" else super().default_method(category)
 
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
-        if layers is not None or pyramid:
-            raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not record its method")
-        return inspect_volume(url, mags)
+        del pyramid
+        return inspect_volume(url, layers, mags, self.default_method)
 
     def is_level_folder(self, folder: str) -> bool:
         return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None) and not first_stray_file(folder)

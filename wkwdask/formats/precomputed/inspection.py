@@ -27,7 +27,7 @@ from wkwdask.store import files
 from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -280,8 +280,8 @@ class ScaleScope(ArrayScope):
         return PrecomputedCheck(self.array.without_listing(), decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
 
-def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> Scope:
-    """List the scales and files to verify, and report the faults of ``info``."""
+def inspect_volume(url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, method_of: Callable[[str], str]) -> Scope:
+    """List the scales and files to verify, and report the faults of ``info``; ``method_of`` returns the downsampling method of a category."""
     path = location_of(url)
     faults: list[Fault] = []
     try:
@@ -290,6 +290,9 @@ def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> S
         faults.append(Fault("info.broken", f"{path}/{FILE_NAME}", str(error).removeprefix(f"{path}/{FILE_NAME}: ")))
         return Scope(path, (), faults)
     path = image.folder
+    for layer in layers or ():
+        if layer != image.name:
+            raise MissingError(f"{path}: no layer {layer!r}; a precomputed volume has one, {image.name!r}")
     is_whole = image.key is None and mags is None
     if is_whole:
         faults += _info_faults(image.details.info, f"{path}/{FILE_NAME}")
@@ -297,11 +300,12 @@ def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> S
     if unknown:
         raise MissingError(f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}")
     selected = [level for level in image.selected if not level.problem and (mags is None or level.mag in mags)]
-    scopes = [scope for level in selected for scope in _scale_scopes(image.details, level, basename(path), faults)]
+    method = None if image.category is None else method_of(image.category)
+    scopes = [scope for level in selected for scope in _scale_scopes(image.details, level, basename(path), method, faults)]
     return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, ((path, True),) if is_whole and image.details.store.is_local else ())
 
 
-def _scale_scopes(source: VolumeSource, level: Level, name: str, faults: list[Fault]) -> list[ScaleScope]:
+def _scale_scopes(source: VolumeSource, level: Level, name: str, method: str | None, faults: list[Fault]) -> list[ScaleScope]:
     """List the files of a scale in each of its chunk sizes, and append the faults of its folder to ``faults``."""
     scale: Scale = level.details
     mag = level.mag
@@ -313,9 +317,8 @@ def _scale_scopes(source: VolumeSource, level: Level, name: str, faults: list[Fa
         if not number:  # the folder is the same for every chunk size
             faults += misplaced
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
-        scopes.append(
-            ScaleScope(name, level, by_written_units(volume), None, f"{source.store.url}/{FILE_NAME}", (scale.key if mag is None else mag.name) + size, listing)
-        )
+        title, document = (scale.key if mag is None else mag.name) + size, f"{source.store.url}/{FILE_NAME}"
+        scopes.append(ScaleScope(name, level, by_written_units(volume), method, document, title, listing))
     folder = volumes[0].folder
     if not any(scope.listing for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):
         faults.append(Fault("mag.empty", folder, "0 files" if files.isdir(folder) else "no folder"))

@@ -31,14 +31,9 @@ class PrecomputedOptions(StorageOptions):
     )
     quality: int | None = number("Quality of jpeg and jxl; jxl without it is lossless.", (0, 100))
     compression: str | None = choice(
-        'Compression of unsharded chunks. "gzip" appends .gz to file names: cloud-volume can read them, and Neuroglancer behind a server that supports '
-        "such names, but tensorstore cannot.",
+        'Compression of encoded chunks, and of the indexes of shards. "gzip" of unsharded chunks appends .gz to file names: cloud-volume can read them, and '
+        "Neuroglancer behind a server that supports such names, but tensorstore cannot.",
         ("gzip", "raw"),
-        "raw",
+        default_doc="gzip in shards, except for images; raw for unsharded chunks",
     )
     force: bool = flag("Allow a lossy encoding of a segmentation, which changes its ids.")
-
-    @property
-    def file_compression(self) -> str | None:
-        """Compression of unsharded chunks, None for none."""
-        return None if self.compression == "raw" else self.compression

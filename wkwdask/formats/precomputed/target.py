@@ -18,7 +18,7 @@ from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import times
-from wkwdask.model.levels import lengths_in
+from wkwdask.model.levels import lengths_in, ratio_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import guess_category
@@ -59,18 +59,18 @@ class TargetVolume(TargetFolder):
         for scale, folder in zip(scales, folders, strict=True):
             warnings += check_writable(scale, volume.dtype, volume.num_channels, volume.type, force=options.force)
             self._check_free(scale, folder, existing)
-        packing, store = "file" if options.file_compression else "", open_store(self.folder)
+        packing, store = "file" if options.compression == "gzip" else "", open_store(self.folder)
         targets = tuple(
             target_scale(store.at(folder), store, scale, PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing), spec.box.mag)
             for spec, scale, folder in zip(specs, scales, folders, strict=True)
         )
-        settings = {"type": volume.type, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
+        settings = {"type": volume.type, "compression": "gzip" if packing else None, "scales": [scale_entry(scale) for scale in scales]}
         edit = InfoEdit(self.folder, tuple(scales), new_document(volume.type, volume.dtype, volume.num_channels), PROVENANCE)
         like_scale = _scale_of(like)
         comparable = scales[0] if like_scale is None or options.chunk_shape else replace(scales[0], chunk_sizes=like_scale.chunk_sizes)
         return NewLevels(
             self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
-            is_unchanged=like_scale is not None and options.compression is None and like_scale == comparable,
+            is_unchanged=like_scale == comparable and (options.compression is None or comparable.sharding is not None),
             loss=None if like_scale is None else _loss(scales[0], like_scale),
         )  # fmt: skip
 
@@ -98,10 +98,10 @@ class TargetVolume(TargetFolder):
             # with_defaults() always sets a chunk shape, which replaces the one given here.
             new_scale = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)
             return with_storage(new_scale, options.with_defaults(), volume)
-        step = like.box.mag.step_to(spec.box.mag)
-        x, y, z = (length * factor for length, factor in zip(like_scale.resolution, step, strict=True))
+        ratio = ratio_of(spec.box.mag.factors, like.box.mag.factors)
+        x, y, z = (length * factor for length, factor in zip(like_scale.resolution, ratio, strict=True))
         scale = replace(like_scale, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
-        if step != (1, 1, 1):
+        if spec.box.mag != like.box.mag:
             scale = replace(scale, hidden=False, entry={})
         return replace(with_storage(scale, options, volume), key=self.key_for(scale.resolution))
 
@@ -201,9 +201,12 @@ def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) 
     blocks = (scale.block_size or _BLOCK_SIZE) if encoding == "compressed_segmentation" else None
     new = replace(scale, encoding=encoding, chunk_size=chunk_size, chunk_sizes=(chunk_size,), block_size=blocks, options=hints, entry={})
     sharding = _sharding(scale, new, options, volume)
-    if sharding is not None and options.file_compression is not None:
-        raise ValueError("compression= is for unsharded chunks; data_encoding of the sharding states the compression of sharded chunks")
-    return replace(new, sharding=sharding)
+    if sharding is None or options.compression is None:
+        return replace(new, sharding=sharding)
+    compressed = replace(sharding, data_encoding=options.compression, minishard_index_encoding=options.compression)
+    if isinstance(options.shard_shape, Sharding) and sharding != compressed:
+        raise ValueError(f"compression={options.compression!r} contradicts {sharding}: give one of them")
+    return replace(new, sharding=compressed)
 
 
 def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Sharding | None:

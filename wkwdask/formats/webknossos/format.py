@@ -57,6 +57,7 @@ class WebknossosFormat(ArrayFormat):
     """Format of datasets with a JSON, of their layers, and of mags."""
 
     name = "webknossos"
+    why_no_zarr_files = ""
     options = WkwOptions
     edits = (LayerEdit, MagRemoval)
     image_files = (FILE_NAME,)

@@ -34,6 +34,8 @@ class ZarrFormat(ArrayFormat):
 
     name = "zarr"
     options = ZarrOptions
+    reserved_suffix = ".zarr"
+    why_no_zarr_files = "it is Zarr already"
     unsupported_options = ("pyramid",)
     url_name = NAME
     documents = ("zarr.json", ".zgroup", ".zarray")
