@@ -75,6 +75,18 @@ def test_type_checkers_see_the_same_options(name):
     assert [key for key in parameters if key in names] == names
 
 
+def test_type_checkers_see_the_same_options_of_any_format():
+    """The overloads of ``save`` have its parameters and all storage options."""
+    parameters = {key: each.annotation for key, each in inspect.signature(wkwdask.save).parameters.items()}
+    for name in ("array", "url", "compute"):
+        parameters.pop(name)
+    assert parameters.pop("options") == "Unpack[StorageKeywords]"
+    module = sys.modules[wkwdask.save.__module__]
+    own = {key: each.__forward_arg__ for key, each in module.SaveKeywords.__annotations__.items() if key not in StorageKeywords.__annotations__}
+    assert own == parameters
+    assert StorageKeywords.__annotations__.items() <= module.SaveKeywords.__annotations__.items()
+
+
 def test_type_checkers_see_all_storage_options():
     assert set(StorageKeywords.__annotations__) == {name for record in RECORDS for name, _ in options_of(record)}
 

@@ -25,7 +25,11 @@ _MODULES = {
     "api.pyramids": "build_pyramid plan_pyramid upsample",
     "api.segmentations": "connected_components merge remap remove_dust renumber",
     "api.statistics": "contrast histogram label_statistics",
-    "api.writing": "create to_n5 to_precomputed to_wkw to_zarr write",
+    "api.to_n5": "to_n5",
+    "api.to_precomputed": "to_precomputed",
+    "api.to_wkw": "to_wkw",
+    "api.to_zarr": "to_zarr",
+    "api.writing": "create save write",
     "api.zarr_views": "n5_as_zarr n5_store remove_zarr_view write_zarr_view zarr_view",
     "clusters.connect": "cluster",
     "errors": "AlignmentError BatchError BoundsError CorruptError ExistsError FormatError IncompleteWriteError LockedError MissingError "
@@ -52,10 +56,10 @@ __all__ = [
     "IncompleteWriteError", "Layer", "LayerMag", "LockedError", "Mag", "ManifestReport", "MissingError", "PyramidPlan", "RepairReport", "ReplacedError",
     "Report", "ResumeError", "RmReport", "Sharding", "TaskFailedError", "TruncatedError", "UnsupportedError", "VerifyReport", "WkwDaskError", "apply",
     "build_pyramid", "check_manifest", "choose_sharding", "cluster", "compress", "connected_components", "contrast", "convert", "copy", "create",
-    "create_dataset", "diff", "histogram", "info", "label_statistics", "make_demo", "merge", "n5_as_zarr", "n5_store", "offset_codec", "open",
-    "open_dataset", "pad_codec", "plan_convert", "plan_pyramid", "preview", "read", "read_many", "rechunk", "register_header", "remap", "remove_dust",
-    "remove_zarr_view", "renumber", "repair", "rm", "sample", "tiff_prefix", "tiff_shard_codec", "to_n5", "to_precomputed", "to_wkw", "to_zarr", "upsample",
-    "verify", "write", "write_manifest", "write_zarr_view", "zarr_view",
+    "create_dataset", "diff", "histogram", "info", "label_statistics", "make_demo", "merge", "n5_as_zarr", "n5_store", "offset_codec", "open", "open_dataset",
+    "pad_codec", "plan_convert", "plan_pyramid", "preview", "read", "read_many", "rechunk", "register_header", "remap", "remove_dust", "remove_zarr_view",
+    "renumber", "repair", "rm", "sample", "save", "tiff_prefix", "tiff_shard_codec", "to_n5", "to_precomputed", "to_wkw", "to_zarr", "upsample", "verify",
+    "write", "write_manifest", "write_zarr_view", "zarr_view",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -70,7 +74,11 @@ if TYPE_CHECKING:
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.segmentations import connected_components, merge, remap, remove_dust, renumber
     from wkwdask.api.statistics import contrast, histogram, label_statistics
-    from wkwdask.api.writing import create, to_n5, to_precomputed, to_wkw, to_zarr, write
+    from wkwdask.api.to_n5 import to_n5
+    from wkwdask.api.to_precomputed import to_precomputed
+    from wkwdask.api.to_wkw import to_wkw
+    from wkwdask.api.to_zarr import to_zarr
+    from wkwdask.api.writing import create, save, write
     from wkwdask.api.zarr_views import n5_as_zarr, n5_store, remove_zarr_view, write_zarr_view, zarr_view
     from wkwdask.clusters.connect import cluster
     from wkwdask.errors import (

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
+from wkwdask.formats.registry import default_format
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import StorageOptions, options_of, parameter_docs
+from wkwdask.model.target_image import Destination
 
 if TYPE_CHECKING:
+    import dask.array as da
+    import numpy.typing as npt
+    from xarray import DataArray
+
+    from wkwdask.formats.format import ArrayFormat
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.levels import Lengths
+
+    Url = str | os.PathLike[str]
+    Voxels = da.Array | npt.NDArray[Any] | DataArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Existing = Literal["error", "resume", "overwrite"]
@@ -49,6 +60,20 @@ class PlacedOptions(WriteOptions, total=False):
 
     voxel_size: Sequence[float] | None
     mag: MagLike | None
+
+
+def level_destination(
+    its_format: ArrayFormat, url: str | os.PathLike[str], mag: MagLike | None = None, category: str | None = None, *, allow_external: bool = False
+) -> Destination:
+    """Return the destination of one level in a format, whose prefix the URL gets unless it names the format itself."""
+    text, is_dataset = os.fspath(url), its_format is default_format()
+    if is_dataset and mag is not None:
+        raise ValueError(f"{text}: mag= does not apply to {its_format.options.title}; name the mag by its folder, such as DATASET/LAYER/2-2-1")
+    if category is not None and "category" in its_format.unsupported_options:
+        raise ValueError(f"{text}: {its_format.options.title} does not store a category; omit category=")
+    place = text if is_dataset or its_format.names_target(text) else f"{its_format.name}://{text}"
+    parsed_mag = None if mag is None else Mag.parse(mag)
+    return Destination(place, mag=parsed_mag, category=category, needs_container=not is_dataset, allow_external=allow_external)
 
 
 def parse_levels(mags: Sequence[MagLike] | str | None) -> list[Mag | str] | None:

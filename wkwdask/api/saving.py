@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dask.base
 import numpy as np
 
-from wkwdask.api.options import parse_voxel_size
+from wkwdask.api.options import level_destination, parse_voxel_size
 from wkwdask.errors import ReplacedError, ViewerWarning
 from wkwdask.formats.opening import open_in_place, target_for
 from wkwdask.formats.webknossos.datasource import FILE_NAME
@@ -21,19 +21,22 @@ from wkwdask.graphs.write import write_array
 from wkwdask.kernels.arrays import copy_into, quick_hash
 from wkwdask.model.coordinates import first_voxel, spacing_of
 from wkwdask.model.levels import ratio_of
+from wkwdask.model.options import make_options
 from wkwdask.runs.job_records import holds_only_jobs
 from wkwdask.runs.staged import ArrayContent
 from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.write import lay_out_region, lay_out_write
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from dask.delayed import Delayed
 
+    from wkwdask.api.options import MagLike
+    from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.target_image import Destination
     from wkwdask.runs.report import Report
     from wkwdask.runs.staged import StagedMags
 
@@ -122,12 +125,14 @@ def _fingerprint(array: Any) -> str:
     return digest.hexdigest()
 
 
-def save(
-    command: str, array: Any, destination: Destination, options: Any, *, offset: Sequence[int] | None,
-    region: BoundingBox | Sequence[Sequence[int]] | None = None, voxel_size: Sequence[float] | None = None, existing: str = "error", token: str | None = None,
-    compute: bool = True,
+def save_as(
+    its_format: ArrayFormat, array: Any, url: str | os.PathLike[str], *, offset: Sequence[int] | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None, voxel_size: Sequence[float] | None = None, mag: MagLike | None = None,
+    category: str | None = None, existing: str = "error", token: str | None = None, allow_external: bool = False, compute: bool = True, **storage: Any,
 ) -> Report | Delayed:  # fmt: skip
-    """Write an array as one level of an image, or into a region of an existing level. Return a Report, or a Delayed of one."""
+    """Write an array as one level of an image of a format, or into a region of an existing level. Return a Report, or a Delayed of one."""
+    options: Any = make_options(its_format.options, **storage)
+    destination = level_destination(its_format, url, mag, category, allow_external=allow_external)
     if region is not None:
         new_level_options = {"category": destination.category, "offset": offset, "voxel_size": voxel_size, **options.explicit()}
         refused = [name for name, value in new_level_options.items() if value is not None and not (name == "level" and options.writes_level)]
@@ -156,7 +161,7 @@ def save(
         if size is None and lengths_nm is not None:
             voxel_size_nm = ratio_of(lengths_nm, target_image.mag.factors)
             target_image = replace(target_image, destination=replace(target_image.destination, coordinate_voxel_size_nm=voxel_size_nm))  # type: ignore[type-var]
-        staged, notes = lay_out_write(target_image, coordinates.offset, content, options, existing, command)
+        staged, notes = lay_out_write(target_image, coordinates.offset, content, options, existing, f"to_{options.name}")
         for note in notes:
             warnings.warn(note, ViewerWarning, stacklevel=3)
         if staged.edit is None and not destination.needs_container:

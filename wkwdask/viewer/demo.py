@@ -68,7 +68,7 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
     import dask.array as da
 
     from wkwdask.api.pyramids import build_pyramid
-    from wkwdask.api.writing import to_wkw
+    from wkwdask.api.to_wkw import to_wkw
     from wkwdask.errors import ExistsError
 
     target = local_path(folder)

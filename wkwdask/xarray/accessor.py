@@ -68,9 +68,16 @@ class WkwAccessor:
         x, y, z = self._lengths_of_mag_1()
         return x, y, z
 
+    def save(self, url: str | os.PathLike[str], **options: Any) -> Report:
+        """Write the array as one level of an image in any format, at the position given by its coordinates; options as for :func:`wkwdask.save`."""
+        from wkwdask.api.writing import save
+
+        report: Report = save(self._array, url, **options)
+        return report
+
     def to_wkw(self, url: str | os.PathLike[str], **options: Any) -> Report:
-        """Write the array as one mag, at the position given by its coordinates; options as for :func:`wkwdask.to_wkw`."""
-        from wkwdask.api.writing import to_wkw
+        """Write the array as one WKW mag, at the position given by its coordinates; options as for :func:`wkwdask.to_wkw`."""
+        from wkwdask.api.to_wkw import to_wkw
 
         report: Report = to_wkw(self._array, url, **options)
         return report

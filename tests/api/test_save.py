@@ -1,0 +1,96 @@
+"""One function for every format: the URL chooses it, and functions of formats are names for it."""
+
+from __future__ import annotations
+
+import json
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+
+import wkwdask
+from wkwdask.errors import ExistsError, UnsupportedError
+
+ARRAY = np.random.default_rng(0).integers(0, 99, (20, 12, 9)).astype(np.uint8)
+SIZE = (4, 4, 40)
+
+
+@pytest.fixture(autouse=True)
+def _synchronous():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("url", "stored"),
+    [
+        ("{}/ds/em/1", "ds/datasource-properties.json"),
+        ("precomputed://{}/p", "p/info"),
+        ("n5://{}/v/em/s0", "v/em/s0/attributes.json"),
+        ("{}/v.n5/em/s0", "v.n5/em/s0/attributes.json"),
+        ("zarr://{}/z", "z/1/zarr.json"),
+        ("{}/z.ome.zarr", "z.ome.zarr/1/zarr.json"),
+        ("{}/z.zarr", "z.zarr/1/zarr.json"),
+        ("{}/z.ome.zarr/labels/cells", "z.ome.zarr/labels/cells/1/zarr.json"),
+    ],
+)
+def test_the_url_chooses_the_format(tmp_path, url, stored):
+    if "zarr" in url:
+        pytest.importorskip("zarr", reason="Zarr needs the extra zarr")
+    array = ARRAY.astype(np.uint32) if "labels" in url else ARRAY
+    report = wkwdask.save(da.from_array(array, chunks=8), url.format(tmp_path), offset=(1, 2, 3), voxel_size=SIZE)
+    assert report.voxels == array.size
+    assert (tmp_path / stored).exists()
+    np.testing.assert_array_equal(wkwdask.read(url.format(tmp_path), ((1, 2, 3), (21, 14, 12)), mag=1)[0], array)
+
+
+def test_an_existing_image_chooses_the_format(tmp_path):
+    wkwdask.save(ARRAY, f"precomputed://{tmp_path}/p", voxel_size=SIZE)
+    wkwdask.save(ARRAY[::2, ::2], tmp_path / "p", mag="2-2-1", chunk_shape=(8, 8, 8))
+    assert [scale["resolution"] for scale in json.loads((tmp_path / "p" / "info").read_text())["scales"]] == [[4, 4, 40], [8, 8, 40]]
+    wkwdask.save(ARRAY[:4, :4, :4] + 1, tmp_path / "p", region=((2, 2, 2), (6, 6, 6)))
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "p", ((2, 2, 2), (6, 6, 6)))[0], ARRAY[:4, :4, :4] + 1)
+
+
+def test_names_for_one_format_do_the_same(tmp_path):
+    wkwdask.to_precomputed(ARRAY, tmp_path / "a", voxel_size=SIZE, compression="gzip", type="segmentation")
+    wkwdask.save(ARRAY, f"precomputed://{tmp_path}/b", voxel_size=SIZE, compression="gzip", category="segmentation")
+    a, b = ({path.relative_to(folder): path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()} for folder in (tmp_path / "a", tmp_path / "b"))
+    assert a == b
+    assert any(path.suffix == ".gz" for path in a)
+    # an interrupted or finished job of one name is one of the other
+    note = wkwdask.save(ARRAY, f"precomputed://{tmp_path}/a", voxel_size=SIZE, compression="gzip", category="segmentation", existing="resume").note
+    assert "nothing to do" in note
+
+
+def test_delayed(tmp_path):
+    delayed = wkwdask.save(ARRAY, tmp_path / "v.n5" / "em" / "s0", voxel_size=SIZE, compute=False)
+    assert not (tmp_path / "v.n5" / "em" / "s0").exists()
+    assert delayed.compute().voxels == ARRAY.size
+
+
+def test_what_is_refused(tmp_path):
+    wkwdask.save(ARRAY, tmp_path / "v.n5" / "em" / "s0", voxel_size=SIZE)
+    with pytest.raises(ExistsError):
+        wkwdask.save(ARRAY, tmp_path / "v.n5" / "em" / "s0", voxel_size=SIZE)
+    with pytest.raises(ValueError, match="n5 has no option file_len"):
+        wkwdask.save(ARRAY, tmp_path / "v.n5" / "em" / "s1", file_len=2)
+    with pytest.raises(ValueError, match="N5 does not store a category"):
+        wkwdask.save(ARRAY, tmp_path / "v.n5" / "em" / "s1", category="color")
+    with pytest.raises(ValueError, match="mag= does not apply to WKW"):
+        wkwdask.save(ARRAY, tmp_path / "ds" / "em" / "1", mag=1)
+    with pytest.raises(ValueError, match=r"named as N5, but to_wkw\(\) writes WKW; use save\(\)"):
+        wkwdask.to_wkw(ARRAY, f"n5://{tmp_path}/v.n5/em/s1")
+    with pytest.raises(UnsupportedError, match="local folders only"):
+        wkwdask.save(ARRAY, "precomputed://s3://bucket/em", voxel_size=SIZE)
+
+
+def test_of_data_arrays(tmp_path):
+    wkwdask.save(ARRAY, tmp_path / "ds" / "em" / "1", offset=(1, 2, 3), voxel_size=SIZE)
+    array = xr.open_dataarray(tmp_path / "ds", engine="wkw", layer="em")
+    array.wkw.save(f"precomputed://{tmp_path}/p")  # position and voxel size are those of the coordinates
+    info = json.loads((tmp_path / "p" / "info").read_text())
+    assert (info["scales"][0]["voxel_offset"], info["scales"][0]["resolution"]) == ([1, 2, 3], [4, 4, 40])
+    np.testing.assert_array_equal(wkwdask.open(f"precomputed://{tmp_path}/p").compute()[0], ARRAY)
