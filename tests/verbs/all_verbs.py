@@ -5,6 +5,7 @@ A verb gets a :class:`Bench`, which saves an image and a segmentation of one for
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from verbs.other_readers import expect_by_others
 from verbs.stored_path import stored_path
 
 import wkwdask
+from wkwdask.store.records import PROVENANCE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,6 +225,14 @@ def save(bench):
 
 
 @verb
+def save_by_url(bench):
+    if bench.form.engine == "wkw":
+        wkwdask.create_dataset(stored_path(bench.place).parent, VOXEL_SIZE, existing="keep")
+    wkwdask.save(bench.case.array, bench.finest_place, offset=bench.case.offset, voxel_size=VOXEL_SIZE)
+    bench.expect(bench.place, bench.case)
+
+
+@verb
 def resume(bench):
     bench.expect(bench.image, bench.case)
     before = {path: path.stat().st_mtime_ns for path in _chunk_files(bench.image)}
@@ -289,6 +299,37 @@ def pyramid(bench):
 
 
 @verb
+def pyramid_ladder(bench):
+    wkwdask.build_pyramid(bench.image, method="max", coarsest="4-4-2")  # WEBKNOSSOS's ladder for voxels of 4 x 4 x 8 nm
+    half = largest_of_windows(bench.case, (2, 2, 1))
+    bench.expect(bench.image, half, "2-2-1")
+    bench.expect(bench.image, largest_of_windows(half, (2, 2, 2)), "4-4-2")
+
+
+@verb
+def pyramid_resume(bench):
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
+    before = {path: path.stat().st_mtime_ns for path in _chunk_files(bench.image)}
+    note = wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max", existing="resume").note
+    assert "nothing to do" in note
+    assert {path: path.stat().st_mtime_ns for path in _chunk_files(bench.image)} == before
+    with pytest.raises(wkwdask.ResumeError, match="method was max, is min"):
+        wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="min", existing="resume")
+
+
+@verb
+def pyramid_box(bench):
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
+    low, high = bench.case.part(bench.rng)
+    changed = bench.case.array.copy()
+    Case(changed, bench.case.offset).crop((low, high))[...] = 250
+    wkwdask.write(_level(bench, bench.image), None, Case(changed, bench.case.offset).crop((low, high)), region=(low, high))
+    box = [*low, *(b - a for a, b in zip(low, high, strict=True))]
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"], bounding_box=box)
+    bench.expect(bench.image, largest_of_windows(Case(changed, bench.case.offset), (2, 2, 1)), "2-2-1")
+
+
+@verb
 def pyramid_update(bench):
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
     changed = Case(np.where(bench.case.array > 100, 0, bench.case.array + 1).astype(bench.case.array.dtype), bench.case.offset)
@@ -313,7 +354,7 @@ def upsample(bench):
     bench.case = Case(bench.case.array.repeat(2, 1).repeat(2, 2).repeat(2, 3), tuple(2 * n for n in bench.case.offset))
     wkwdask.build_pyramid(bench.image, mags=["2-2-2"], method="max")
     wkwdask.rm(bench.image, mags=["1"])
-    wkwdask.upsample(bench.image, mags=["1"])
+    wkwdask.upsample(bench.image, mags=["1"], voxel_size=VOXEL_SIZE)
     bench.expect(bench.image, bench.case)
 
 
@@ -333,6 +374,14 @@ def rechunk(bench):
 
 
 @verb
+def rechunk_shards(bench):
+    """Other files in place, then compared: chunks keep their bytes."""
+    shards = {"ngff-0.5": (8, 16, 32), "zarr-3": (8, 16, 32), "precomputed": True, "precomputed-sharded": False}
+    wkwdask.rechunk(bench.image, verify=True, **({"file_len": 4} if bench.form.engine == "wkw" else {"shard_shape": shards[bench.form.name]}))
+    bench.expect(bench.image, bench.case)
+
+
+@verb
 def compress(bench):
     wkwdask.compress(bench.image, compression="lz4" if bench.form.engine == "wkw" else "gzip")
     bench.expect(bench.image, bench.case)
@@ -342,6 +391,13 @@ def compress(bench):
 def copy(bench):
     wkwdask.copy(bench.image, bench.place)
     bench.expect(bench.place, bench.case)
+
+
+@verb
+def copy_box(bench):
+    low, high = bench.case.part(bench.rng)
+    wkwdask.copy(bench.image, bench.place, bounding_box=[*low, *(b - a for a, b in zip(low, high, strict=True))], verify=True)
+    bench.expect(bench.place, Case(bench.case.crop((low, high)), low))
 
 
 @verb
@@ -391,6 +447,41 @@ def verify(bench):
     report = wkwdask.verify(bench.image)
     assert not report.is_sound
     assert any(_chunk_files(bench.image)[0].name in str(fault) for fault in report.faults)
+
+
+@verb
+def verify_pyramid(bench):
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
+    report = wkwdask.verify(bench.image, pyramid=True)
+    assert report.is_sound, str(report)
+    assert [mag.compared > 0 for mag in report.mags] == [False, True]
+    half = largest_of_windows(bench.case, (2, 2, 1))
+    half.array[(0, 0, 0, 0)] ^= 1
+    wkwdask.write(_level_of(bench, "2-2-1"), None, half.array, mag=None if bench.form.engine == "wkw" else "2-2-1", region=(half.offset, half.end))
+    report = wkwdask.verify(bench.image, pyramid=True)
+    assert [fault.kind for fault in report.faults if fault.severity == "error"] == ["pyramid.differs"]
+
+
+def _level_of(bench, mag):
+    return f"{bench.image}/{mag}" if bench.form.engine == "wkw" else bench.image
+
+
+@verb
+def repair_by_method(bench):
+    """Without the record of the job that made the coarser mag, the user states how it was made."""
+    finest = set(_chunk_files(bench.image))
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
+    path = min(set(_chunk_files(bench.image)) - finest)
+    folder = next(path for path in stored_path(bench.image).rglob("*") if path.name == PROVENANCE_NAME and _is_coarser(path))
+    folder.unlink()
+    path.write_bytes(path.read_bytes()[:-3])
+    assert not wkwdask.repair(bench.image, older_than=0).is_sound
+    wkwdask.repair(bench.image, older_than=0, method="max")
+    bench.expect(bench.image, largest_of_windows(bench.case, (2, 2, 1)), "2-2-1")
+
+
+def _is_coarser(path):
+    return json.loads(path.read_bytes())["settings"]["command"] == "build_pyramid"
 
 
 def _damage(bench):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from verbs.cases import LOWEST, TYPES
 
 import wkwdask
+from wkwdask.store import files
+from wkwdask.store.new_files import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +66,23 @@ def _save_zarr(version, **options):
     return save
 
 
+def _save_array(version, **options):
+    """Save an array that belongs to no image: the level of an image without its group."""
+
+    def save(array, url, offset, **others):
+        image, folder = f"{url}.image", url.removeprefix("zarr://")
+        report = wkwdask.to_zarr(array, image, offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), ngff=version, **options, **others)
+        files.rename(f"{folder}.image/1", folder)
+        files.remove_tree(f"{folder}.image")
+        name = ".zattrs" if version == "0.4" else "zarr.json"
+        document = json.loads(files.read_bytes(f"{folder}/{name}"))
+        (document if version == "0.4" else document["attributes"]).update(voxel_size_nm=VOXEL_SIZE, note="kept")
+        publish_bytes(f"{folder}/{name}", json.dumps(document).encode())
+        return report
+
+    return save
+
+
 def _save_toy(array, url, offset, **others):
     return wkwdask.write(url, offset, array, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), **others)
 
@@ -76,5 +96,7 @@ FORMS = (
     Form("n5", lambda folder, name: f"n5://{folder}/volume.n5/{name}", _save_n5, "n5"),
     Form("ngff-0.4", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.4"), "ngff", "zarr"),
     Form("ngff-0.5", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
+    Form("zarr-2", lambda folder, name: f"zarr://{folder}/{name}", _save_array("0.4"), "ngff", "zarr"),
+    Form("zarr-3", lambda folder, name: f"zarr://{folder}/{name}", _save_array("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
     Form("toy", lambda folder, name: f"toy://{folder}/{name}", _save_toy, "toy", lowest=0),
 )

@@ -39,6 +39,9 @@ class MemoryPath(str):
     def stat(self):
         return files.stat(self)
 
+    def unlink(self) -> None:
+        files.unlink(self)
+
     def read_bytes(self) -> bytes:
         return files.read_bytes(self)
 
