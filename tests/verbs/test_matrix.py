@@ -28,7 +28,7 @@ _OF_WKW = frozenset({"wkw"})
 
 _ARRAYS = frozenset({"zarr-2", "zarr-3"})
 _OF_ARRAYS = frozenset({
-    "read", "open_array", "sample", "xarray", "info", "write_region", "copy", "copy_box", "copy_moved_box", "rm",
+    "read", "open_array", "sample", "xarray", "info", "write_region", "rechunk", "rechunk_shards", "compress", "copy", "copy_box", "copy_moved_box", "rm",
     "convert_to_wkw", "convert_plan", "verify", "manifest", "diff", "label_statistics", "histogram", "contrast", "apply", "components_to_wkw",
 })  # fmt: skip
 """Verbs for a single array, which has no levels. New images are OME-NGFF; the other jobs read an array as these do."""

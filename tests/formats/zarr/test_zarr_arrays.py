@@ -18,6 +18,7 @@ from support.zarr_arrays import Stored, length_header, write_and_open
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 import wkwdask
+from wkwdask.errors import UnsupportedError
 
 DTYPES = ("bool", "uint8", "int16", "uint32", "int64", "uint64", "float16", "float32", "float64", "complex64")
 BEFORE = {
@@ -215,3 +216,28 @@ def test_on_dask_workers(tmp_path):
         assert client.gather(futures) == [1, 5]
     assert zarr.open_array(tmp_path / "a")[:, 0].tolist() == [1] * 4 + [5] * 4
     assert (tmp_path / "a" / "c" / "1" / "1").read_bytes()[:8] == (64).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_single_array_is_stored_again_in_place(tmp_path, zarr_format):
+    """Other chunks, shards and compression: shape, type, names, attributes and values stay, as zarr-python reads them."""
+    voxels = np.random.default_rng(0).integers(0, 99, (20, 31, 17)).astype(np.uint16)
+    names = {"dimension_names": ["z", "y", "x"]} if zarr_format == 3 else {}
+    array = zarr.create_array(tmp_path / "a", data=voxels, chunks=(8, 8, 8), zarr_format=zarr_format, attributes={"who": "me"}, **names)
+    before = array.metadata.to_dict()
+    options = {"shard_shape": (32, 16, 16)} if zarr_format == 3 else {}
+    wkwdask.rechunk(f"zarr://{tmp_path}/a", chunk_shape=(16, 8, 8), compression="gzip", **options)
+    found = zarr.open_array(tmp_path / "a", mode="r")
+    np.testing.assert_array_equal(found[...], voxels)
+    assert (found.chunks, found.shards) == ((8, 8, 16), (16, 16, 32) if zarr_format == 3 else None)
+    after = found.metadata.to_dict()
+    assert [after.get(name) for name in ("shape", "attributes", "dimension_names")] == [before.get(name) for name in ("shape", "attributes", "dimension_names")]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    with pytest.raises(UnsupportedError, match="is a single Zarr array, and levels need an image"):
+        wkwdask.build_pyramid(f"zarr://{tmp_path}/a", mags=["2"], method="max")
+
+
+def test_a_single_array_with_other_axes_is_not_stored_again_in_place(tmp_path):
+    zarr.create_array(tmp_path / "a", data=np.ones((9, 9, 9), np.uint8), chunks=(8, 8, 8), dimension_names=["x", "y", "z"])
+    with pytest.raises(UnsupportedError, match="has the axes xyz, and only arrays with the axes zyx"):
+        wkwdask.compress(f"zarr://{tmp_path}/a", compression="gzip")

@@ -16,10 +16,11 @@ from wkwdask.formats.zarr.inspection import document_faults
 from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.target import PREFIX, names_zarr_image, ngff_target
+from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.target_image import Destination
 from wkwdask.store import files
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ class ZarrFormat(ArrayFormat):
     unsupported_options = ("pyramid",)
     url_name = NAME
     documents = ("zarr.json", ".zgroup", ".zarray")
-    level_entries = r"zarr\.json|\.zarray|\.zattrs|c|(?a:\d+)"
+    level_entries = r"(?a:zarr\.json|\.zarray|\.zattrs|c(\.\d+)*|\d+(\.\d+)*)"
     edits = (NgffEdit, NgffRemoval)
     removal = NgffRemoval
     image_files = ("zarr.json", ".zattrs", ".zgroup")
@@ -70,7 +71,13 @@ class ZarrFormat(ArrayFormat):
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
+        if not image.key and image.key is not None:
+            return ArrayTarget(image.folder, Destination(PREFIX + image.folder))
         return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
+
+    def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
+        """Return the work folder, which is above a single array."""
+        return (dirname(level.folder), level.folder) if image.folder == level.folder else super().job_folders(image, level)
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         edit = NgffRemoval(image.folder, tuple(level.key for level in levels if level.key))

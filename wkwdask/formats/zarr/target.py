@@ -14,6 +14,7 @@ from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import SHUFFLES, ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, new_axes, raw_codecs, zarr_shape
+from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import DEFAULT_VERSION, LABELS, VERSIONS, has_systems, is_written, multiscale, pyramid_level, rgb_range, scale_of, zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image
 from wkwdask.geometry.mag import Mag
@@ -197,6 +198,27 @@ class NgffTarget(TargetFolder):
                 raise FormatError(f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array {path!r}, got {new}")
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayTarget(TargetFolder):
+    """Single array that is stored again with other chunks, shards or compression; shape, type, axes and attributes stay."""
+
+    prefix: ClassVar[str] = PREFIX
+
+    def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+        del existing
+        node, spec = read_node(self.folder), specs[0]
+        if node is None or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec) or [spec.box.mag for spec in specs] != [like.mag]:
+            raise UnsupportedError(f"{self.folder}: is a single Zarr array, and levels need an image: write it as a level of one with save()")
+        axes, expected = like.codec.axes, new_axes(spec.num_channels)
+        if axes != expected:
+            raise UnsupportedError(f"{self.folder}: has the axes {axes}, and only arrays with the axes {expected} are stored again in place; name a target")
+        is_v2 = node.record == ".zarray"
+        encoding = _choose_encoding(spec, _with_defaults_from(options, like), "0.4" if is_v2 else "0.5", is_label=False)
+        names = {"dimension_names": node.document.get("dimension_names")}
+        target = _target_array(self.folder, spec, encoding, node.attributes, **({} if is_v2 or names["dimension_names"] is None else names))
+        return NewLevels(dirname(self.folder), (self.folder,), (target,), _journal_settings(spec, encoding), stored_as=_describe(encoding))
+
+
 def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
     """Fill missing options with the encoding of another Zarr array."""
     if not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
@@ -234,14 +256,14 @@ def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_
     return ArrayEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
 
 
-def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> TargetArray:
-    """Return a new array as a target; its element 0 is the lowest voxel of its box."""
+def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding, attributes: dict[str, Any] | None = None, **others: Any) -> TargetArray:
+    """Return a new array as a target; its element 0 is the lowest voxel of its box. ``others`` are further keys of a document of version 3."""
     store, box = open_store(folder), spec.box
-    attributes = {"mag": list(box.mag.factors), "offset_vx": list(box.topleft)}
+    attributes = {"mag": list(box.mag.factors), "offset_vx": list(box.topleft)} if attributes is None else attributes
     if encoding.version == 2:
         documents = {".zarray": encoding.document_v2(box.size), ".zattrs": attributes}
     else:
-        documents = {FILE_NAME: encoding.document(box.size, attributes)}
+        documents = {FILE_NAME: {**encoding.document(box.size, attributes), **others}}
     name = next(iter(documents))
     array = zarr_array(store, name, documents[name], new_axes(spec.num_channels), is_new=True)
     array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=box.topleft))
