@@ -27,7 +27,7 @@ from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import make_options
 from wkwdask.model.target_image import Destination
 from wkwdask.model.voxel_type import guess_category
-from wkwdask.runs.report import MagReport, Report, merge_reports
+from wkwdask.runs.report import Report, counted, format_nbytes, merge_reports
 from wkwdask.store import files
 from wkwdask.store.paths import ZIP, basename, dirname, is_remote, local_path
 from wkwdask.verbs.export import check_suffix, lay_out_export
@@ -88,7 +88,8 @@ def convert(
         Target of the conversion:
 
         - a new or existing dataset, layer or mag (``DATASET/LAYER/MAG``); a new dataset gets a ``datasource-properties.json``;
-        - ``precomputed://PATH``, a precomputed volume; ``.ome.zarr`` or ``zarr://PATH``, an OME-NGFF image of all mags; ``n5://PATH``, an N5 group with the
+        - ``precomputed://PATH``, a precomputed volume; ``.ome.zarr`` or ``zarr://PATH``, an OME-NGFF image of all mags; ``.ozx``, the same in one
+          zip; ``n5://PATH``, an N5 group with the
           datasets ``s0``, ``s1``...;
         - to export a mag: ``.ome.tif``, ``.tif``, ``.npy`` or ``.zarr``; a name without a suffix, or with a trailing ``/``, becomes a folder with one TIFF per
           section, named by its z.
@@ -252,7 +253,7 @@ def _convert_to_single_file(source: Paths, target: str | os.PathLike[str], exist
             if is_dry_run():
                 raise UnsupportedError(f"{path}: gets the files of {location} as they are, so there is nothing to estimate")
             count, nbytes = publish_single_file(location, path)
-            return Report((MagReport(path, count, 0, nbytes, None, None, None),), nbytes, time.monotonic() - start, "all files of the image, unchanged")
+            return Report((), 0, time.monotonic() - start, f"{path}: {counted(count, 'file')} of {location}, unchanged, {format_nbytes(nbytes)}")
     # The same call resumes also if it was interrupted between the last level and the zip.
     report = convert(source, f"zarr://{folder}", existing="overwrite" if existing == "overwrite" else "resume", **selection)
     if is_dry_run():

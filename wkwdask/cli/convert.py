@@ -71,7 +71,7 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
     \b
     TARGET is one of
       a WKW dataset, layer or mag (not for a WKW source: use copy or rechunk)
-      precomputed://PATH, n5://PATH, zarr://PATH or PATH.ome.zarr (OME-NGFF)
+      precomputed://PATH, n5://PATH, zarr://PATH or PATH.ome.zarr (OME-NGFF), PATH.ozx (OME-NGFF in one zip)
       for an export of WKW: .ome.tif, .tif, .npy, .zarr, or a folder of TIFFs
 
     The target is published when it is complete; the same command continues an interrupted run.

@@ -14,7 +14,7 @@ from wkwdask.errors import UnsupportedError
 MEMORY = "memory://"
 """Prefix of paths in the memory of this process."""
 ZIP = "|zip:"
-"""What separates the path or URL of a zip from a path in it (Neuroglancer, "Data sources", "URL syntax")."""
+"""Separator between the path or URL of a zip and a path in it (Neuroglancer, "Data sources", "URL syntax")."""
 _ZIP_SUFFIXES = (".ozx", ".zip")
 _SERVERS = ("http://", "https://", "s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://")
 _OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")

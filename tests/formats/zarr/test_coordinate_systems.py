@@ -128,7 +128,7 @@ def _wrong(change):
 
 WRONG = {
     "no systems": (lambda i, d, t: i.pop("coordinateSystems"), r"coordinateSystems: expected a list"),
-    "no names": (lambda i, d, t: i["coordinateSystems"][1].update(name="physical"), r"coordinateSystems\[1\]\.name: expected a name of its own"),
+    "no names": (lambda i, d, t: i["coordinateSystems"][1].update(name="physical"), r"coordinateSystems\[1\]\.name: expected a name that no other system has"),
     "no axes": (lambda i, d, t: i["coordinateSystems"][0].pop("axes"), r"coordinateSystems\[0\]\.axes: expected a list"),
     "equal axes": (lambda i, d, t: i["coordinateSystems"][0].update(axes=[{"name": "x"}] * 3), r"Systems\[0\]\.axes: expected a list of objects with"),
     "no datasets": (lambda i, d, t: i.update(datasets=[]), r"datasets: expected a list of at least one"),

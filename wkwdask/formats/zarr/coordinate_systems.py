@@ -157,10 +157,10 @@ def _parse_systems(value: Any, where: str) -> dict[str, list[dict[str, Any]]]:
         if not isinstance(axes, list):
             _fail(f"{at}.axes", "a list of objects", axes)
         if not isinstance(name, str) or not name or name in systems:
-            _fail(f"{at}.name", "a name of its own", name)
+            _fail(f"{at}.name", "a name that no other system has", name)
         names = [axis.get("name") if isinstance(axis, dict) else None for axis in axes]
         if not names or not all(isinstance(one, str) and one for one in names) or len(set(names)) != len(names):
-            _fail(f"{at}.axes", "a list of objects with names of their own", axes)
+            _fail(f"{at}.axes", "a list of objects with different names", axes)
         systems[name] = axes
     return systems
 
