@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, LockedError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.store import files, new_files, paths, zipped
+from wkwdask.store import files, new_files, paths, zip_members
 from wkwdask.store.locks import guarded, locked_file
 from wkwdask.store.new_files import NewFile, NewFiles, copy_file, create_whole, move, publish_bytes
 from wkwdask.store.store import FolderStore, open_store
@@ -388,7 +388,7 @@ def test_a_fork_has_a_copy():
 
 def test_forked_processes_read_an_unpacked_zip_independently(tmp_path, monkeypatch):
     # Large compressed inner zips are unpacked to a temporary file. A child must not move the position at which its parent reads.
-    monkeypatch.setattr(zipped, "_MEMORY_NBYTES", 1 << 16)
+    monkeypatch.setattr(zip_members, "_MEMORY_NBYTES", 1 << 16)
     data = {name: np.random.default_rng(n).bytes(1 << 20) for n, name in enumerate(("a", "b"))}
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as file:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.range_server import range_server
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.store import files, zip_directory, zipped
+from wkwdask.store import files, zip_directory, zip_members
 from wkwdask.store.local import LocalFile
 from wkwdask.store.paths import basename, dirname, join, local_path, normpath, relpath, split
 from wkwdask.store.store import open_store
@@ -217,9 +217,19 @@ def test_a_member_unpacks_to_no_more_than_the_directory_states(monkeypatch):
     raw = SOUND["deflated"]
     with _memory_zip(_patched(raw, b"PK\1\2", 24, "<L", 10)) as root, pytest.raises(CorruptError, match="unpacks to more than 10 bytes"):
         _use(root)
-    monkeypatch.setattr(zipped, "_MEMORY_NBYTES", 0)
+    monkeypatch.setattr(zip_members, "_MEMORY_NBYTES", 0)
     with _memory_zip(_patched(raw, b"PK\1\2", 24, "<L", 1 << 31)) as root, pytest.raises(CorruptError, match=r"unpacks from .* expected at most"):
         files.open_file(f"{root}/b/c")
+
+
+@pytest.mark.parametrize("memory_nbytes", [64 << 20, 1000])
+def test_large_compressed_members_are_unpacked_in_pieces(monkeypatch, memory_nbytes):
+    monkeypatch.setattr(zip_members, "_MEMORY_NBYTES", memory_nbytes)
+    monkeypatch.setattr(zip_members, "_PIECE_NBYTES", 1000)
+    rng = np.random.default_rng(0)
+    members = {str(n): bytes(np.repeat(rng.integers(0, 256, 400, np.uint8), rng.integers(1, 300, 400))) for n in range(20)}
+    with _memory_zip(zip_of(members, zipfile.ZIP_DEFLATED)) as root:
+        assert {name: files.read_bytes(f"{root}/{name}") for name in members} == members
 
 
 def test_the_number_of_members_is_bounded(monkeypatch):

@@ -89,8 +89,7 @@ def convert(
 
         - a new or existing dataset, layer or mag (``DATASET/LAYER/MAG``); a new dataset gets a ``datasource-properties.json``;
         - ``precomputed://PATH``, a precomputed volume; ``.ome.zarr`` or ``zarr://PATH``, an OME-NGFF image of all mags; ``.ozx``, the same in one
-          zip; ``n5://PATH``, an N5 group with the
-          datasets ``s0``, ``s1``...;
+          zip; ``n5://PATH``, an N5 group with the datasets ``s0``, ``s1``...;
         - to export a mag: ``.ome.tif``, ``.tif``, ``.npy`` or ``.zarr``; a name without a suffix, or with a trailing ``/``, becomes a folder with one TIFF per
           section, named by its z.
     layer : str, optional

@@ -24,7 +24,8 @@ from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, Mem
 from wkwdask.store.paths import ZIP, dirname, is_memory, is_on_disk, is_remote, join, relpath
 from wkwdask.store.remote import OpenRemoteFile
 from wkwdask.store.remote_files import REMOTE_FILES, RemoteFileSystem
-from wkwdask.store.zipped import ZipFileSystem, ZippedFile
+from wkwdask.store.zip_members import ZippedFile
+from wkwdask.store.zipped import ZipFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -57,7 +57,6 @@ class ZipDirectory:
     nbytes: int
     """Size of the zip."""
     members: dict[str, Member]
-    comment: bytes
     folders: dict[str, dict[str, bool]] = field(default_factory=lambda: {"": {}})
     """For each folder the names in it, true for folders."""
     data_offsets: dict[str, int] = field(default_factory=dict)
@@ -94,7 +93,7 @@ def read_directory(file: StoredFile) -> ZipDirectory:
         raw = found[0]
     members = _parse_members(raw, count, start, file.name)
     _check_places(members, start, file.name)
-    directory = ZipDirectory(start, total, members, tail[end + _END.size :])
+    directory = ZipDirectory(start, total, members)
     _list_folders(directory, file.name)
     return directory
 

@@ -11,116 +11,32 @@ import errno
 import io
 import os
 import stat
-import tempfile
 import time
 import zlib
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, Protocol
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
-from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
+from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.store.access import access_of
-from wkwdask.store.local import ABSENT, LocalFile, OpenFile, check_size
+from wkwdask.store.local import ABSENT, OpenFile, check_size
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import ZIP, is_served
 from wkwdask.store.remote import RemoteStore
 from wkwdask.store.zip_directory import DEFLATED, LOCAL_HEADER, LOCAL_SIGNATURE, STORED, Member, ZipDirectory, read_directory
+from wkwdask.store.zip_members import BytesSource, Source, ZipEntry, ZippedFile, os_error, read_range, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
+    from collections.abc import Callable, Iterable, Iterator
 
     from wkwdask.model.store import StoredFile
 
-_MEMORY_NBYTES = 64 << 20  # a larger unpacked member goes to a temporary file
 _KEPT_NBYTES = 128 << 20  # of unpacked members, and small members of zips on servers
-_MAX_RATIO = 200  # blocks and skeletons compress by about 100 at most; a higher ratio above _MEMORY_NBYTES is a zip bomb
 _SLACK_NBYTES = 256  # generous length of the extra field of a local header, so that a whole member is one read
-_OPEN_ZIPS = 16
-_PIECE_NBYTES = 1 << 20
+_OPEN_MEMBERS = 1 << 22  # of all zips that are kept open
+_LEAST_WEIGHT = 1 << 16  # so that at most 64 zips are open
 _DOCUMENT_NBYTES = 64 << 10  # small files of a zip on a server are kept: mostly documents, which are read at each opening
 _REMOTE_SECONDS = 60.0  # how long the directory of a zip on a server is trusted
-
-
-class _Source(Protocol):
-    """Open file that several threads read."""
-
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None: ...
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool: ...
-
-
-class _Bytes:
-    """Unpacked member in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [self.data[start:stop] for start, stop in ranges]
-
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
-        memoryview(memory.data)[:] = self.data[offset : offset + memory.nbytes]
-        return True
-
-
-class ZippedFile(OpenFile):
-    """Member of a zip, see :class:`wkwdask.model.store.StoredFile`."""
-
-    __slots__ = ("_source", "_start")
-
-    def __init__(self, path: str, status: os.stat_result, source: _Source, start: int) -> None:
-        super().__init__(path, status)
-        self._source, self._start = source, start
-
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        for start, stop in ranges:
-            self._check_end(start, stop - start)
-        found = self._source.read([(self._start + start, self._start + stop) for start, stop in ranges])
-        if found is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
-        return found
-
-    def _read_one(self, start: int, stop: int) -> bytes:
-        return self.read([(start, stop)])[0]
-
-    def read_some(self, nbytes: int, offset: int) -> bytes:
-        stop = min(offset + nbytes, self.nbytes)
-        return self._read_one(offset, stop) if stop > offset else b""
-
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
-        self._check_end(offset, memory.nbytes)
-        return self._source.read_into(memory, self._start + offset)
-
-    def _check_end(self, offset: int, nbytes: int) -> None:
-        if offset + nbytes > self.nbytes:  # checked before allocating: a damaged table may ask for terabytes
-            raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {nbytes} bytes from byte {offset} on")
-
-    def close(self) -> None:
-        """The zip stays open, for other members."""
-
-
-@dataclass(frozen=True, slots=True)
-class ZipEntry:
-    """Name in a folder, see :class:`wkwdask.model.store.StoredEntry`."""
-
-    name: str
-    path: str
-    _is_folder: bool
-    _stat: Callable[[str], os.stat_result]
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return self._is_folder
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return not self._is_folder
-
-    def is_symlink(self) -> bool:
-        return False
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return self._stat(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +76,7 @@ class ZipFileSystem:
     def read_whole(self, path: str, largest: int) -> bytes:
         opened, key, member = self._file(path)
         kept = _kept.get((opened.opened, path))
-        if isinstance(kept, _Bytes) and len(kept.data) <= largest:
+        if isinstance(kept, BytesSource) and len(kept.data) <= largest:
             return kept.data
         if member.nbytes > largest or member.method != STORED:
             file = self.open(path)
@@ -168,15 +84,15 @@ class ZipFileSystem:
             return file.read([(0, file.nbytes)])[0]
         # Local header and data in one read. The length of the extra field of the local header is only known from that header.
         length = LOCAL_HEADER.size + member.name_nbytes + _SLACK_NBYTES + member.nbytes
-        raw = _read(opened.file, member.offset, min(member.offset + length, opened.directory.start))
+        raw = read_range(opened.file, member.offset, min(member.offset + length, opened.directory.start))
         start = self._remember_data_offset(path, opened, key, member, raw) - member.offset
         data = raw[start : start + member.nbytes]
         if len(data) < member.nbytes:
-            data = _read(opened.file, member.offset + start, member.offset + start + member.nbytes)
+            data = read_range(opened.file, member.offset + start, member.offset + start + member.nbytes)
         if zlib.crc32(data) != member.crc:
             raise CorruptError(f"{path}: has the checksum {zlib.crc32(data):08x}, expected {member.crc:08x} according to the zip")
         if opened.is_on_server and len(data) <= _DOCUMENT_NBYTES:
-            _kept.put((opened.opened, path), _Bytes(data))
+            _kept.put((opened.opened, path), BytesSource(data))
         return data
 
     def open_stream(self, path: str) -> BinaryIO:
@@ -204,14 +120,14 @@ class ZipFileSystem:
         member = opened.directory.members.get(key)
         if member is None and key not in opened.directory.folders:
             above = key.rpartition("/")[0]
-            raise _error(errno.ENOTDIR if above in opened.directory.members else errno.ENOENT, path)
+            raise os_error(errno.ENOTDIR if above in opened.directory.members else errno.ENOENT, path)
         return opened.status(key, member)
 
     @contextlib.contextmanager
     def scandir(self, path: str) -> Iterator[Iterator[ZipEntry]]:
         opened, key = self._find(path)
         if key not in opened.directory.folders:
-            raise _error(errno.ENOTDIR if key in opened.directory.members else errno.ENOENT, path)
+            raise os_error(errno.ENOTDIR if key in opened.directory.members else errno.ENOENT, path)
         folder = path.rstrip("/")
         yield (ZipEntry(name, f"{folder}/{name}", is_folder, self.stat) for name, is_folder in opened.directory.folders[key].items())
 
@@ -220,11 +136,7 @@ class ZipFileSystem:
         return f"{archive if _is_on_server(archive) else self._realpath(archive)}{ZIP}{inside}"
 
     def readlink(self, path: str) -> str:
-        raise _error(errno.EINVAL, path)
-
-    def comment(self, path: str) -> bytes:
-        """Return the comment of the zip of a path."""
-        return self._find(path)[0].directory.comment
+        raise os_error(errno.EINVAL, path)
 
     def _find(self, path: str) -> tuple[_OpenZip, str]:
         """Return the zip of a path, opened, and the name of the member."""
@@ -255,7 +167,7 @@ class ZipFileSystem:
         if member is None:
             if key in opened.directory.folders:
                 raise CorruptError(f"{path}: not a regular file")
-            raise _error(errno.ENOTDIR if key.rpartition("/")[0] in opened.directory.members else errno.ENOENT, path)
+            raise os_error(errno.ENOTDIR if key.rpartition("/")[0] in opened.directory.members else errno.ENOENT, path)
         if member.is_encrypted or member.method not in (STORED, DEFLATED):
             what = "is encrypted" if member.is_encrypted else f"is compressed by method {member.method}"
             raise UnsupportedError(f"{path}: {what}, expected a file that is stored or deflated")
@@ -265,7 +177,7 @@ class ZipFileSystem:
         """Return where the data of a member begin: after its local header, whose extra field can differ from that in the central directory."""
         offset = opened.directory.data_offsets.get(key)
         if offset is None:
-            raw = _read(opened.file, member.offset, min(member.offset + LOCAL_HEADER.size, opened.directory.start))
+            raw = read_range(opened.file, member.offset, min(member.offset + LOCAL_HEADER.size, opened.directory.start))
             offset = self._remember_data_offset(path, opened, key, member, raw)
         return offset
 
@@ -279,27 +191,12 @@ class ZipFileSystem:
         opened.directory.data_offsets[key] = offset
         return offset
 
-    def _unpacked(self, path: str, opened: _OpenZip, key: str, member: Member) -> _Source:
+    def _unpacked(self, path: str, opened: _OpenZip, key: str, member: Member) -> Source:
         """Return the unpacked data of a compressed member, from a cache."""
-        cached = _kept.get((opened.opened, path))
-        if cached is not None:
-            return cached
-        max_nbytes = _MEMORY_NBYTES + _MAX_RATIO * member.packed_nbytes
-        if member.nbytes > max_nbytes:
-            raise CorruptError(f"{path}: unpacks from {member.packed_nbytes} to {member.nbytes} bytes, expected at most {max_nbytes}")
-        start = self._data_offset(path, opened, key, member)
-        pieces = _unpack(path, opened.file, start, member)
-        source: _Source
-        if member.nbytes <= _MEMORY_NBYTES:
-            source = _Bytes(b"".join(pieces))
-        else:
-            # Read by position, not through Python's file object: forked processes would share its position.
-            with tempfile.TemporaryFile() as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                source = LocalFile(path, os.dup(file.fileno()))
-        _kept.put((opened.opened, path), source)
+        source = _kept.get((opened.opened, path))
+        if source is None:
+            source = unpack(path, opened.file, self._data_offset(path, opened, key, member), member)
+            _kept.put((opened.opened, path), source)
         return source
 
     # -------------------------------------------------------------------------------------------- not writing
@@ -318,36 +215,5 @@ def _is_on_server(archive: str) -> bool:
     return is_served(archive) and ZIP not in archive
 
 
-def _read(file: StoredFile, start: int, stop: int) -> bytes:
-    found = file.read([(start, stop)]) if stop > start else [b""]
-    if found is None:
-        raise _error(errno.ENOENT, file.name)
-    return found[0]
-
-
-def _unpack(path: str, file: StoredFile, start: int, member: Member) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a member, at most as many as the central directory states."""
-    unpacker, crc, left = zlib.decompressobj(-zlib.MAX_WBITS), 0, member.nbytes
-    for offset in range(0, member.packed_nbytes, _PIECE_NBYTES):
-        packed = _read(file, start + offset, start + min(offset + _PIECE_NBYTES, member.packed_nbytes))
-        while packed and not unpacker.eof:
-            try:
-                piece = unpacker.decompress(packed, min(left + 1, _PIECE_NBYTES))
-            except zlib.error as error:
-                raise CorruptError(f"{path}: not readable as deflated data: {error}") from None
-            left, crc, packed = left - len(piece), zlib.crc32(piece, crc), unpacker.unconsumed_tail
-            if left < 0:
-                raise CorruptError(f"{path}: unpacks to more than {member.nbytes} bytes, which the zip states")
-            if not piece and not packed:
-                break
-            yield piece
-    if left or not unpacker.eof or crc != member.crc:
-        raise CorruptError(f"{path}: unpacks to {member.nbytes - left} bytes with the checksum {crc:08x}, expected {member.nbytes} with {member.crc:08x}")
-
-
-def _error(code: int, path: str) -> OSError:
-    return OSError(code, os.strerror(code), path)
-
-
-_zips: LruCache[_OpenZip] = LruCache(_OPEN_ZIPS)
-_kept: LruCache[_Source] = LruCache(_KEPT_NBYTES, lambda source: len(source.data) if isinstance(source, _Bytes) else 1 << 20)
+_zips: LruCache[_OpenZip] = LruCache(_OPEN_MEMBERS, lambda opened: max(_LEAST_WEIGHT, len(opened.directory.members)))
+_kept: LruCache[Source] = LruCache(_KEPT_NBYTES, lambda source: len(source.data) if isinstance(source, BytesSource) else 1 << 20)
