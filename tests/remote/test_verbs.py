@@ -126,7 +126,8 @@ def _cells():
     for (row, name), (column, form) in itertools.product(enumerate(VERBS), enumerate(FORMS)):
         if name == "open_dataset" and form.engine != "wkw":
             continue
-        buckets = SERVERS[1:] if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else [SERVERS[1 + (row + column) % 3]]
+        buckets = [server for server in SERVERS[1:] if (name, server) != ("verify", "gs")]  # the emulator has no listing of Google's XML interface
+        buckets = buckets if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else [buckets[(row + column) % len(buckets)]]
         yield from ((name, form, server) for server in (SERVERS[0], *buckets))
 
 
