@@ -50,6 +50,24 @@ def is_served(url: str) -> bool:
     return url.startswith(_SERVERS)
 
 
+def check_has_no_password(url: str) -> None:
+    """Raise UnsupportedError for a URL with a password, without repeating it.
+
+    Examples
+    --------
+    >>> check_has_no_password("https://reader:secret@host/ds")
+    Traceback (most recent call last):
+    wkwdask.errors.UnsupportedError: https://host/ds: the URL contains a password, which errors, pickles and records of jobs would show; remove it
+    """
+    protocol, _, rest = url.partition("://")
+    server, slash, path = rest.partition("/")
+    user, at, host = server.rpartition("@")
+    if at and ":" in user:
+        raise UnsupportedError(
+            f"{protocol}://{host}{slash}{path}: the URL contains a password, which errors, pickles and records of jobs would show; remove it"
+        )
+
+
 def local_path(url: str | os.PathLike[str]) -> str:
     """Return the normal path of a local, memory or zipped file that a user names; a zip is the folder of its files."""
     path = _file_path(os.fspath(url))

@@ -22,6 +22,7 @@ from wkwdask.store import fsspec_files, object_store
 from wkwdask.store.access import Access
 from wkwdask.store.lru import LruCache
 from wkwdask.store.object_store import Answer, Request
+from wkwdask.store.paths import check_has_no_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,6 +98,9 @@ class RemoteStore:
     files_at_once: ClassVar = _REQUESTS_AT_ONCE
     gap_nbytes: ClassVar = 128 << 10  # reading this many unused bytes costs less than another request
     batch_nbytes: ClassVar = 8 << 20
+
+    def __post_init__(self) -> None:
+        check_has_no_password(self.url)
 
     @property
     def client(self) -> ModuleType:
