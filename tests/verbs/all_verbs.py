@@ -564,6 +564,7 @@ def components(bench, image, target):
     np.testing.assert_array_equal(pairs[0], np.arange(expected.max() + 1))  # ids are 1 to n
     assert len(set(pairs[1])) == pairs.shape[1]
     assert ((found[0] > 0) == (expected > 0)).all()
+    bench.expect(image, Case(found, case.offset))
 
 
 @verb_of_target
