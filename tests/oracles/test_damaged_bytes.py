@@ -31,7 +31,7 @@ def images(tmp_path_factory):
 
 @given(writer=st.sampled_from(WRITERS), data=st.data())
 def test_a_damaged_byte_is_found_or_harmless(images, writer, data):
-    """Bytes that decoders skip, such as the time in the header of gzip, have no checksum."""
+    """Bytes that decoders skip have no checksum: the time in the header of gzip, for example."""
     path = images / writer.name / writer.file(0, (1, 1, 1))
     raw = path.read_bytes()
     at, change = data.draw(st.integers(0, len(raw) - 1)), data.draw(st.integers(1, 255))

@@ -1,4 +1,4 @@
-"""``verify`` of sound volumes of zarr-python 3, tensorstore 0.1, ngff-zarr and ome-zarr reports nothing, whatever the codecs, edges and fill values."""
+"""``verify`` of sound volumes of zarr-python 3, tensorstore 0.1, ngff-zarr and ome-zarr reports nothing: all codecs, edges and fill values."""
 
 from __future__ import annotations
 

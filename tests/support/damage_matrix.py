@@ -566,24 +566,46 @@ def prepare(sound, folder, case):
     return folder
 
 
+def described(found, report, folder):
+    """Describe the faults and the repair of a case as cells of a table."""
+    says = dict.fromkeys(f"{fault.severity} `{fault.kind}`" + (f" ({fault.place})" if fault.place else "") for fault in found.faults)
+    does = list(dict.fromkeys(f"{action.verb}" + (f" ({action.how})" if action.how else "") for action in report.actions))
+    does += [f"leaves `{each.fault.kind}`: {each.reason}" for each in {each.fault.kind: each for each in report.remaining}.values()]
+    return f"{'; '.join(list(says)[:3])} | {'; '.join(does) or 'nothing'} |".replace(f"{folder}/", "")
+
+
 def main():
-    """Print the matrix as a table of markdown."""
+    """Print the matrix as tables of markdown."""
     os.environ["WKWDASK_PROGRESS"] = "off"
-    print("| damage | `verify` says | `repair` does |\n|---|---|---|")
+    print("| damage to a dataset | `verify` says | `repair` does |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
         sound = make_dataset(Path(scratch) / "sound")
         for number, case in enumerate(CASES):
             if case.needs_user and os.geteuid() == 0:
                 continue
             folder = prepare(sound, Path(scratch) / str(number), case)
-            found = wkwdask.verify(folder, **case.verify)
-            report = wkwdask.repair(folder, **case.options)
-            says = dict.fromkeys(f"{fault.severity} `{fault.kind}`" + (f" ({fault.place})" if fault.place else "") for fault in found.faults)
-            does = list(dict.fromkeys(f"{action.verb}" + (f" ({action.how})" if action.how else "") for action in report.actions))
-            does += [f"leaves `{each.fault.kind}`: {each.reason}" for each in {each.fault.kind: each for each in report.remaining}.values()]
-            print(f"| {case.name} | {'; '.join(list(says)[:3])} | {'; '.join(does) or 'nothing'} |".replace(f"{folder}/", ""))
+            print(f"| {case.name} |", described(wkwdask.verify(folder, **case.verify), wkwdask.repair(folder, **case.options), folder))
             with contextlib.suppress(OSError):
                 (folder / FINE).chmod(0o644)
+    print_arrays()
+
+
+def print_arrays():
+    """Print the table of Zarr and N5 images, whose writers must be installed."""
+    from support import damaged_arrays
+    from support.foreign_arrays import WRITERS, url
+
+    print("\n| damage to an image | written by | `verify` says | `repair` does |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as scratch:
+        for writer in WRITERS:
+            writer.write(str(Path(scratch) / writer.name))
+        for case in damaged_arrays.CASES:
+            for writer in filter(case.fits, WRITERS):
+                folder = Path(shutil.copytree(Path(scratch) / writer.name, Path(scratch) / "damaged"))
+                case.damage(folder, writer)
+                found = wkwdask.verify(url(writer, folder))
+                print(f"| {case.name} | {writer.name} |", described(found, wkwdask.repair(url(writer, folder), **case.options), folder))
+                shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

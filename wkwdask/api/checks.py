@@ -38,7 +38,8 @@ def verify(
 
     Each data file is compared with ``header.wkw``: its header, its size, the order of its jump table, and the length of every decoded block. Names,
     positions, leftover files of dead processes and ``datasource-properties.json`` are checked too. A few megabytes of a file are in memory at a time. A
-    missing data file reads as zeros, so it is a fault only if the mag's own record lists it.
+    missing data file reads as zeros, so it is a fault only if the mag's own record lists it. In other formats, the tables of shards, every chunk, names,
+    leftover files, and the documents of images and levels are checked.
 
     Parameters
     ----------
@@ -112,7 +113,8 @@ def repair(
     finest mag cannot be recovered; options choose what replaces them. Files of a coarser mag that records no method are rebuilt only if ``method`` is given;
     its blocks that can be decoded stay.
 
-    In formats other than WKW, leftover files are removed and broken files of coarser levels are rebuilt.
+    In Zarr and N5, the index of a shard is corrected where its checksum proves the correction, and lost chunks become absent. In other formats, leftover
+    files are removed and broken files of coarser levels are rebuilt.
 
     Parameters
     ----------

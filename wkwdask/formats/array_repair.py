@@ -46,7 +46,7 @@ class ArrayRepair:
 
     @property
     def replacement(self) -> str:
-        return f"absent (they read as {self.check.array.fill:g})"
+        return f"absent and read as {self.check.array.fill:g}"
 
     @property
     def _store(self) -> Store:

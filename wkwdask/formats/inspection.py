@@ -107,6 +107,11 @@ class LevelScope(Protocol):
 
     # -------------------------------------------------------------------------------------------- repair
 
+    @property
+    def absent_value(self) -> str:
+        """Value of the voxels of a missing file, for people."""
+        return "ZEROS"
+
     def files_of(self, shard: Vec3) -> list[Any]:
         """List the existing files of a shard, in the form that :meth:`FileCheck.check_files` accepts."""
 
@@ -246,6 +251,10 @@ class ArrayScope(LevelScope):
         del box
         array = self.array if folder is None else self.array.at(self.array.store.at(folder))
         return TargetArray(array, self.array.store.at(parts_folder), is_in_place=True)
+
+    @property
+    def absent_value(self) -> str:
+        return f"{self.array.fill:g}" if self.array.fill else "ZEROS"
 
     def files_of(self, shard: Vec3) -> list[Any]:
         paths = set(self.paths_of(shard))

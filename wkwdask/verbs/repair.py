@@ -38,7 +38,7 @@ from wkwdask.store.locks import Owner
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
-from wkwdask.verbs.recompute import Provenance, RebuildPlan, RecomputeSpec, find_provenance, plan_rebuild, recompute_specs
+from wkwdask.verbs.recompute import Provenance, RebuildPlan, RecomputeSpec, find_provenance, finer_levels, plan_rebuild, recompute_specs
 from wkwdask.verbs.repair_leftovers import LeftoverRepair
 from wkwdask.verbs.repair_level import LevelPlan, ProbeSpec, RewriteSpec, check_unchanged, repair_level
 
@@ -156,6 +156,7 @@ class Repair:
         self._compared: dict[tuple[str, Vec3], bool] = {}  # whether the intact blocks of a broken shard equal those computed from the finer mag
         self._saved: set[str] = set()  # files that are intact after the repair
         self._salvaged: set[str] = set()  # files that are readable after the repair, with zeros for lost blocks
+        self._without_method: set[str] = set()  # folders of coarser levels whose method is unknown
         self.actions: list[Action] = []
         self.left: list[Unrepaired] = []
         self.plans: dict[str, list[LevelPlan]] = {}
@@ -300,6 +301,8 @@ class Repair:
     def _find_rebuild(self, layer: LayerScope, scope: LevelScope) -> Rebuild | None:
         """Return the rebuild of files of a coarser level, None without a finer level or a method."""
         provenance = find_provenance(layer, scope, self._options.method)
+        if provenance is None and finer_levels(layer, scope):
+            self._without_method.add(scope.folder)
         if provenance is None or not scope.can_be_written or not _is_described(provenance.finer, self._by_path):
             return None
         lost = (shard for shard, faults in self._broken_shards(provenance.finer).items() if any(fault.kind == "file.lost" for fault in faults))
@@ -308,13 +311,17 @@ class Repair:
 
     def _confirmed(self, rebuild: Rebuild | None, file: BrokenFile) -> tuple[Rebuild | None, str]:
         """Return the rebuild of a file, or None and the reason why its method is uncertain."""
+        unknown = "the method that made the mag is unknown: set method="
         if rebuild is None:
-            return None, ""
+            return None, unknown if file.plan.scope.folder in self._without_method else ""
         provenance = rebuild.provenance
         if not provenance.is_known:
-            return None, "the method that made the mag is unknown: set method="
+            return None, unknown
         if file.num_sound and not self._differs(file) and not provenance.is_recorded and file.place not in self._compared:
             return None, "its sound blocks could not be compared with the finer mag"
+        shares_group = len(file.plan.scope.files_of(file.shard)) > len({fault.path for fault in file.faults})
+        if file.repairer is None and shares_group and not provenance.is_recorded and not self._differs(file):
+            return None, "the sound files that are computed together with it would be replaced too"
         if not self._compared.get(file.place, True):
             return None, f"its sound blocks differ from the {provenance.method} of the finer mag, which may contain less than the file had"
         return replace(rebuild, basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}"), ""
@@ -383,7 +390,7 @@ class Repair:
     def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
         for path in dict.fromkeys(fault.path for fault in faults):
             plan.quarantined.append((path, shard, summarize_faults(faults)))
-            self.actions.append(Action(QUARANTINE, path, summarize_faults(faults), "its voxels then read as ZEROS"))
+            self.actions.append(Action(QUARANTINE, path, summarize_faults(faults), f"its voxels then read as {plan.scope.absent_value}"))
 
     # ------------------------------------------------------------------ execute
 
