@@ -11,6 +11,7 @@ from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import read_attributes
 from wkwdask.formats.zarr.target import PREFIX
 from wkwdask.store import files
+from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import ZIP, basename, dirname, is_zipped, local_path
 from wkwdask.store.zip_writer import write_zip
 
@@ -69,7 +70,9 @@ def publish_single_file(folder: str, path: str) -> tuple[int, int]:
     names = _ordered_names(folder)
     # RFC-9, "OME-Zarr Zip Comment Structure"
     comment = {"ome": {"version": str(version), "zipFile": {"centralDirectory": {"jsonFirst": True}}}}
-    return len(names), write_zip(path, folder, names, json.dumps(comment).encode())
+    with locked_file(path, f"convert to {path}"):
+        files.remove_temporaries(dirname(path), basename(path))
+        return len(names), write_zip(path, folder, names, json.dumps(comment).encode())
 
 
 def _ordered_names(folder: str) -> list[str]:
