@@ -239,7 +239,7 @@ def convert(
 
 
 def _convert_to_single_file(source: Paths, target: str | os.PathLike[str], existing: Existing, **selection: Any) -> Report:
-    """Zip an image as it is, or convert to an image in a hidden folder and zip that."""
+    """Zip an image unchanged, or convert to an image in a hidden folder and zip that."""
     from wkwdask.graphs.runners import is_dry_run
 
     start, path = time.monotonic(), single_file_path(target)
@@ -250,17 +250,17 @@ def _convert_to_single_file(source: Paths, target: str | os.PathLike[str], exist
         location = None if named is None or is_remote(os.fspath(source)) else named.url_name.location(source)
         if location is not None and is_group(location):
             if is_dry_run():
-                raise UnsupportedError(f"{path}: gets the files of {location} as they are, so there is nothing to estimate")
+                raise UnsupportedError(f"{path}: gets the files of {location} unchanged, so there is nothing to estimate")
             count, nbytes = publish_single_file(location, path)
             return Report((), 0, time.monotonic() - start, f"{path}: {counted(count, 'file')} of {location}, unchanged, {format_nbytes(nbytes)}")
     # The same call resumes also if it was interrupted between the last level and the zip.
     report = convert(source, f"zarr://{folder}", existing="overwrite" if existing == "overwrite" else "resume", **selection)
     if is_dry_run():
         return report
-    count, nbytes = publish_single_file(folder, path)
+    publish_single_file(folder, path)
     files.remove_tree(dirname(folder))
     mags = tuple(replace(mag, path=f"{path}{ZIP}{mag.path.removeprefix(folder)}") for mag in report.mags)
-    return replace(report, mags=mags, seconds=time.monotonic() - start, note=report.note)
+    return replace(report, mags=mags, seconds=time.monotonic() - start)
 
 
 def _changes_voxels(selection: Mapping[str, Any]) -> bool:
