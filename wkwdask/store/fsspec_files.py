@@ -26,7 +26,7 @@ def file_system(url: str, access: Access) -> Any:
     fsspec: Any = import_module("fsspec")  # slow to import, and not needed for local files
     try:
         return fsspec.filesystem(url.partition("://")[0])
-    except (ImportError, TypeError, ValueError) as error:  # some drivers need more options than a URL holds
+    except (ImportError, OSError, TypeError, ValueError) as error:  # some drivers need more options than a URL holds
         raise UnsupportedError(f"{url}: cannot be read: {error}") from None
 
 

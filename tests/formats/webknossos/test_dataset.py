@@ -119,17 +119,15 @@ def test_what_is_not_there(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/ds", "gs://bucket/ds/color/1", "https://host.invalid/ds", "zip://x"])
-def test_urls_of_other_kinds(url):
-    for attempt in (
-        wkwdask.read,
-        wkwdask.open,
-        wkwdask.info,
-        wkwdask.build_pyramid,
-        lambda url: wkwdask.sample(url, [[0, 0, 0]]),
-        lambda url: wkwdask.to_wkw(voxels(), url),
-    ):
-        with pytest.raises(UnsupportedError, match="a remote URL needs a format prefix"):
-            attempt(url)
+def test_remote_targets(url):
+    with pytest.raises(UnsupportedError, match="remote locations are read-only"):
+        wkwdask.to_wkw(voxels(), url)
+
+
+def test_urls_of_unknown_kinds():
+    for url in ("quux://host/ds", "zip://x"):
+        with pytest.raises(UnsupportedError, match="cannot be read"):
+            wkwdask.open(url)
 
 
 # ----------------------------------------------------------------------------- the JSON
@@ -282,12 +280,6 @@ def test_a_new_mag_beside_mags_that_are_elsewhere(dataset, tmp_path):
     assert sorted(os.listdir(other / "raw")) == ["1"]
     wkwdask.build_pyramid(other, coarsest=2)
     np.testing.assert_array_equal(wkwdask.read(dataset / "color" / "2"), wkwdask.read(other / "raw" / "2"))
-
-
-def test_remote_mags_are_not_supported(dataset):
-    edit(dataset, lambda document: document["dataLayers"][0]["mags"][0].update(path="s3://bucket/color/1"))
-    with pytest.raises(UnsupportedError, match="mag 1 of layer color is at s3://bucket/color/1"):
-        wkwdask.read(dataset, mag=1)
 
 
 def test_other_formats_are_not_supported(dataset):
