@@ -55,7 +55,7 @@ def verify(
         Compute the files of coarser mags again from the finer mag and compare them. A number from 0 to 1 checks that share of the files, the same files in
         each run.
     method : {"median", "mode", "mean", "min", "max", "nearest"}, optional
-        Downsampling method of coarser mags that do not record it; by default median for images and mode for labels.
+        Downsampling method of coarser mags that do not record it; by default median for images (mean in precomputed volumes) and mode for labels.
 
     Returns
     -------

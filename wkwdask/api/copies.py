@@ -43,10 +43,10 @@ def rechunk(
 ) -> Report:
     """Store mags with other files, blocks or compression, in place or in another location. Voxel values do not change.
 
-    If only the length of files changes, encoded blocks are copied without decoding, at the speed of the disk. So are image chunks (jpeg, png, jxl) of a
-    precomputed volume that keep their size and options; a warning is issued if jpeg must be encoded again and loses quality. Otherwise blocks are decoded and
-    encoded, a few megabytes at a time. A mag is built in a temporary folder and published when it is complete; a mag that is replaced in place is kept until
-    then.
+    If only the length of files or shards changes, encoded chunks are copied without decoding, at the speed of the disk. So are chunks of a precomputed volume
+    that keep their size and encoding: at most gzip around them changes. A warning is issued if jpeg must be encoded again and loses quality. Otherwise chunks
+    are decoded and encoded, a few megabytes at a time. A mag is built in a temporary folder and published when it is complete; a mag that is replaced in
+    place is kept until then.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     ----------
     url, target : str or path
         As for :func:`rechunk`.
-    compression : {"lz4hc", "lz4", "raw"}
-        Encoding of blocks.
+    compression : str
+        Compression of WKW blocks (``"lz4hc"``, ``"lz4"``, ``"raw"``), or another one that the format of the image has, as for :func:`rechunk`.
     **options
         As for :func:`rechunk`.
 
@@ -214,8 +214,8 @@ def copy(
 ) -> Report:
     """Copy a dataset, a layer or a mag, or a box of it, and optionally translate it.
 
-    Whole files are copied if each becomes one file of the copy, else encoded blocks if each becomes one block. Blocks are decoded only if the box cuts them
-    or voxels move by a fraction of a block. A mag is published when it is complete.
+    Whole files are copied if each becomes one file of the copy, else encoded chunks if each becomes one chunk. Chunks are decoded only if the box cuts them
+    or, in WKW, voxels move by a fraction of a block. A mag is published when it is complete.
 
     Parameters
     ----------
