@@ -561,7 +561,7 @@ def components(bench, image, target):
     found = wkwdask.read(image, (case.offset, case.end), mag=1)
     expected = components_of(case.array[0])
     pairs = np.unique(np.stack([found.ravel(), expected.ravel()]), axis=1)
-    np.testing.assert_array_equal(pairs[0], np.arange(expected.max() + 1))  # ids are 1 to n
+    np.testing.assert_array_equal(pairs[0][pairs[0] > 0], np.arange(1, expected.max() + 1))  # ids are 1 to n
     assert len(set(pairs[1])) == pairs.shape[1]
     assert ((found[0] > 0) == (expected > 0)).all()
     bench.expect(image, Case(found, case.offset))
