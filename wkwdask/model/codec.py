@@ -60,7 +60,7 @@ class Encoding:
     order: str
     """Axes from the slowest to the fastest; axes of length 1 are omitted."""
     compression: str
-    """Kind of the compressed stream, whatever its level; ``raw`` for none."""
+    """Kind of the compressed stream without its level; ``raw`` for none."""
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], shape: Vec4, order: str, compression: str) -> Encoding:
@@ -69,7 +69,7 @@ class Encoding:
 
 
 def blosc_kind(compressor: str, shuffle: int, itemsize: int) -> str:
-    """Return the kind of a Blosc stream: its compressor and its shuffle, of which -1 means bits for values of one byte, else bytes."""
+    """Return the kind of a Blosc stream: its compressor and its shuffle. Shuffle -1 means bits for values of one byte, else bytes."""
     return f"blosc-{compressor}-{shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1}"
 
 

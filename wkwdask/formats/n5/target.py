@@ -89,7 +89,7 @@ class N5Target(TargetFolder):
         return names
 
     def _others_with(self, names: Mapping[Mag, str], num_axes: int) -> tuple[tuple[str, str, LevelGeometry], ...]:
-        """Return names now and afterwards, and geometries, of the existing levels; nothing if they stay as they are."""
+        """Return names now and afterwards, and geometries, of the existing levels; empty if nothing changes."""
         if not self.levels or (MAG_1 in self.levels and all(names[mag] == name for mag, (name, _) in self.levels.items())):
             return ()
         others, finest, size = [], min(self.levels, key=lambda mag: (mag.maximum, mag.factors)), self._base_lengths()
