@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LATENCY_SECONDS = 0.02
 _SLICES, _BOXES = 10, 10
 _TITLES = {
-    "wkw": "WKW, files of {half}^3", "precomputed-sharded": "precomputed, shards of 256^3", "precomputed-files": "precomputed, a file per chunk of {chunk}^3",
-    "zarr": "Zarr, shards of 256^3",
+    "wkw": "WKW, files of {half}^3", "precomputed-sharded": "precomputed, shards of {shard}^3", "precomputed-files": "precomputed, a file per chunk of {chunk}^3",
+    "zarr": "Zarr, shards of {shard}^3",
 }  # fmt: skip
 
 
@@ -71,7 +71,7 @@ class Served:
             sharding = ours(self.cube.edge, voxels.dtype, sharded=self.form.endswith("sharded"))
             wkwdask.to_precomputed(voxels, folder, shard_shape=sharding, chunk_shape=chunks, voxel_size=RESOLUTION)
             return
-        shards = (min(256, self.cube.edge // 2),) * 3
+        shards = (4 * self.chunk,) * 3
         codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
         document = {
             "zarr_format": 3, "node_type": "array", "shape": voxels.shape[::-1], "data_type": voxels.dtype.name, "fill_value": 0,
@@ -153,5 +153,5 @@ def _race(data: Data, form: str, name: str, title: str, parts: Sequence[Any], is
     options = {"path": served.path, "kind": kind, "boxes": parts, "nbytes": nbytes, "is_open": is_open}
     peer = "webknossos" if kind == "wkw" else "tensorstore"
     units = (Unit("wkwdask", "remote_ours.Read", options), Unit(peer, f"remote_{peer}.Read", options))
-    what = _TITLES[form].format(half=data.real_size // 2, chunk=served.chunk)
+    what = _TITLES[form].format(half=data.real_size // 2, chunk=served.chunk, shard=4 * served.chunk)
     return RemoteRace(f"remote/{form}/{name}", f"20 ms away, {what}: {title}", units, (NoMore(0, 1),), (served,))
