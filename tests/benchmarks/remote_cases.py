@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 LATENCY_SECONDS = 0.02
 _SLICES, _BOXES = 10, 10
 _TITLES = {
-    "wkw": "WKW, files of {half}^3", "precomputed-sharded": "precomputed, shards of {shard}^3", "precomputed-files": "precomputed, a file per chunk of {chunk}^3",
+    "wkw": "WKW, files of {half}^3", "precomputed-sharded": "precomputed, shards of {shard}^3",
+    "precomputed-files": "precomputed, a file per chunk of {chunk}^3",
     "zarr": "Zarr, shards of {shard}^3",
 }  # fmt: skip
 
