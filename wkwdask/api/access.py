@@ -219,7 +219,7 @@ def read_many(
     threads : int, optional
         Threads that decode, as for :func:`read`.
     storage_options : mapping, optional
-        How to reach a remote server, as for :func:`open`.
+        Access to a remote server, as for :func:`open`.
 
     Returns
     -------
@@ -334,7 +334,7 @@ def sample(
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that has files.
     storage_options : mapping, optional
-        How to reach a remote server, as for :func:`open`.
+        Access to a remote server, as for :func:`open`.
 
     Returns
     -------
@@ -380,7 +380,7 @@ def info(url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | No
     url : str or path
         A dataset, a layer or a mag; a precomputed volume; an N5 container, group or dataset; a Zarr group or array.
     storage_options : mapping, optional
-        How to reach a remote server, as for :func:`open`.
+        Access to a remote server, as for :func:`open`.
 
     Returns
     -------

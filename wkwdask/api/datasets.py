@@ -368,7 +368,7 @@ def open_dataset(url: str | os.PathLike[str], *, storage_options: Mapping[str, A
     url : str or path
         Folder or remote URL of the dataset. A remote dataset cannot be edited.
     storage_options : mapping, optional
-        How to reach a remote server, as for :func:`open`.
+        Access to a remote server, as for :func:`open`.
 
     Returns
     -------

@@ -185,7 +185,7 @@ class Fault:
 
     @property
     def remedy(self) -> str:
-        """What ``repair`` does about it, or what users can do; empty for notes."""
+        """Action of ``repair``, or advice for users; empty for notes."""
         return REMEDIES.get(self.kind, "")
 
     @property

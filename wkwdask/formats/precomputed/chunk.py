@@ -151,7 +151,7 @@ class PrecomputedCodec(ChunkCodec):
         """Return a function that compresses or decompresses the stored chunks of ``source`` without decoding voxels, None if there is none."""
         if not isinstance(source, PrecomputedCodec) or replace(source, packing=self.packing) != self:
             return None
-        # The layout has decompressed the content of a file already. A gzip stream in a shard can become a file as it is.
+        # The layout has decompressed the content of a file already. A gzip stream in a shard can become a file unchanged.
         if source.packing == "chunk" and self.packing:
             return lambda data, *_: data
         return lambda data, shape, name, offset: self._packed(source._unpacked(data, shape, name, offset))

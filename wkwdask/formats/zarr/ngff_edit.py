@@ -160,7 +160,7 @@ class NgffEdit(MetadataEdit):
 
 
 def _axes_of(image: dict[str, Any], folder: str) -> Any:
-    """Return the axes of an entry of ``multiscales``, as far as new arrays must have the same."""
+    """Return the axes of an entry of ``multiscales``, which new arrays must share."""
     return intrinsic_axes(image, f"{folder}: multiscales[0]") if "coordinateSystems" in image and image["datasets"] else image.get("axes")
 
 
