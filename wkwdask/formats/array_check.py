@@ -92,8 +92,11 @@ class ArrayCheck:
         elif isinstance(array.layout, Shards):
             yield from self._shard_chunks(self.cells_of(file) if cells is None else cells, opened, faults)
         elif not isinstance(array.layout, SingleFiles):
-            for cell, data, path, offset in array.layout.chunks_at(array, self.cells_of(file) if cells is None else cells) if self.decode else ():
-                yield CheckedChunk(cell, self._decode(cell, data, path, offset, faults), offset, len(data))
+            try:
+                for cell, data, path, offset in array.layout.chunks_at(array, self.cells_of(file) if cells is None else cells) if self.decode else ():
+                    yield CheckedChunk(cell, self._decode(cell, data, path, offset, faults), offset, len(data))
+            except FormatError as error:
+                faults.add(Fault("shard.index", opened.name, str(error).removeprefix(f"{opened.name}: ")))
         elif self.decode:
             nbytes, max_nbytes = opened.nbytes or 0, max_file_nbytes(array.codec, grid.chunk)
             if nbytes > max_nbytes:

@@ -9,8 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.formats.identity import OneFileIdentity, read_record_state
-from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.model.chunk_grid import one_file_grid
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import is_number, length_nm, ratio_of
 from wkwdask.model.naming import OneFile
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.chunk_grid import ChunkGrid
     from wkwdask.model.codec import ChunkCodec
     from wkwdask.model.layout import ShardLayout
     from wkwdask.model.levels import Lengths
@@ -76,14 +74,12 @@ def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (
     return Level(key, volume.name, partial(volume.moved, offset), mag, volume.lengths_nm)
 
 
-def array_in_file(
-    path: str, inside: str, size: Vec4, chunk: Vec4, dtype: np.dtype[Any], layout: ShardLayout, codec: ChunkCodec, mag: Mag | None, lengths_nm: Lengths | None
-) -> StoredArray:
-    """Return an array whose chunks all lie in one file, at a path ``inside`` it; shapes are (c, x, y, z)."""
+def array_in_file(path: str, inside: str, grid: ChunkGrid, layout: ShardLayout, codec: ChunkCodec, dtype: np.dtype[Any], **others: Any) -> StoredArray:
+    """Return an array whose chunks all lie in one file, at a path ``inside`` it; ``others`` are fields of :class:`StoredArray`."""
     folder, name = split(path)
     store = open_store(folder)
     identity = OneFileIdentity(store, name, read_record_state(store, name))
-    return StoredArray(store, one_file_grid(size, chunk), OneFile(name, inside), layout, codec, dtype, identity, mag or MAG_1, lengths_nm=lengths_nm)
+    return StoredArray(store, grid, OneFile(name, inside), layout, codec, dtype, identity, **others)
 
 
 def array_image(format_name: str, folder: str, name: str, levels: Sequence[Level], key: str | None = None, category: str | None = None) -> Image:

@@ -311,7 +311,7 @@ class ArrayFormat:
             return Scope(location, (), [Fault("level.broken", location, str(error).removeprefix(f"{location}: "))])
         if layers is not None:
             resolved = replace(resolved, layers=tuple(map(resolved.choose_listed, layers)))
-        return inspect_arrays(location, resolved, mags, self.default_method, (*self.image_files, *self.documents), self.record_of, self.document_faults)
+        return inspect_arrays(location, resolved, mags, self)
 
     def document_faults(self, folder: str) -> Iterable[Fault]:
         """Return the faults of the documents in the folder of an image or group that do not keep its levels from being opened."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_check import ArrayCheck
@@ -21,7 +21,7 @@ from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.records import FILE_RECORD_NAME, read_file_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -336,38 +336,39 @@ class ArrayScope(LevelScope):
         yield from others.to_tuple()
 
 
-def inspect_arrays(
-    location: str,
-    resolved: ResolvedUrl,
-    mags: Sequence[Mag] | None,
-    method_of: Callable[[str], str],
-    known_names: Sequence[str],
-    document_of: Callable[[str], str | None],
-    document_faults: Callable[[str], Iterable[Fault]],
-) -> Scope:
-    """Return the scope of images whose levels are stored arrays.
+class InspectedFormat(Protocol):
+    """Knowledge of a format about its documents, see :class:`wkwdask.formats.format.ArrayFormat`."""
 
-    ``method_of`` returns the downsampling method of a category, ``document_of`` the document of a level's folder; files with ``known_names`` are no faults.
-    ``document_faults`` returns the faults of the documents in the folder of an image or group.
-    """
+    documents: ClassVar[tuple[str, ...]]
+    image_files: ClassVar[tuple[str, ...]]
+
+    def default_method(self, category: str) -> str: ...
+
+    def record_of(self, folder: str) -> str | None: ...
+
+    def document_faults(self, folder: str) -> Iterable[Fault]: ...
+
+
+def inspect_arrays(location: str, resolved: ResolvedUrl, mags: Sequence[Mag] | None, fmt: InspectedFormat) -> Scope:
+    """Return the scope of images whose levels are stored arrays."""
     faults: list[Fault] = []
     layers, folders = [], []
     is_whole = mags is None and not any(image.key for image in resolved.layers)
     for folder in _groups_above([image.folder for image in resolved.layers], location) if is_whole else ():
-        faults += [*document_faults(folder), *leftovers_in(folder)]
+        faults += [*fmt.document_faults(folder), *leftovers_in(folder)]
     for image in resolved.layers:
         if is_whole:
-            faults += document_faults(image.folder)
+            faults += fmt.document_faults(image.folder)
         selected_mags = {level.mag for level in image.selected}
         for mag in mags or ():
             if mag not in selected_mags:
                 raise MissingError(f"{image.folder}: no mag {mag}; there are {', '.join(map(str, image.mags)) or 'none'}")
-        method = None if image.category is None else method_of(image.category)
+        method = None if image.category is None else fmt.default_method(image.category)
         levels = [level for level in image.selected if mags is None or level.mag in mags]
-        opened = [_array_scope(image, level, method, document_of(level.folder), faults) for level in levels]
+        opened = [_array_scope(image, level, method, fmt.record_of(level.folder), faults) for level in levels]
         scopes = [scope for scope in opened if scope is not None]
         for scope in scopes:
-            faults += scope.faults(known_names)
+            faults += scope.faults((*fmt.image_files, *fmt.documents))
         faults += _contradictions(scopes)
         is_alone = any(scope.folder == image.folder for scope in scopes)
         layers.append(LayerScope(image.name, dirname(image.folder) if is_alone else image.folder, tuple(scopes)))

@@ -199,24 +199,32 @@ def options_of(url: str | os.PathLike[str]) -> type[StorageOptions]:
     return (format_of(url) or default_format()).options
 
 
-def open_source(
-    url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
-    *, allow_external: bool = False, voxel_size_nm: Lengths | None = None,
-) -> tuple[Image, Volume]:  # fmt: skip
-    """Open the level from which other levels are computed; ``option`` is the name of ``mag`` in errors.
+class SourceSelection(NamedTuple):
+    """Choice of the level from which other levels are computed."""
 
-    Mags count from ``voxel_size_nm`` [nm], by default from that of the image.
-    """
-    resolved = find(url)
-    image = resolved.choose(name)
-    if voxel_size_nm is not None:
-        image = _counted_from(image, voxel_size_nm)
+    layer: str | None
+    mag: Mag | str | None
+    option: str
+    """Name of the argument ``mag``, for errors."""
+    default: Callable[[Image], Mag | None] = lambda _: None
+    """Return the mag if neither the selection nor the URL names one."""
+    allow_external: bool = False
+    voxel_size_nm: Lengths | None = None
+    """Voxel size from which mags count [nm], by default that of the image."""
+
+
+def open_source(url: str | os.PathLike[str], selection: SourceSelection) -> tuple[Image, Volume]:
+    """Open the level from which other levels are computed."""
+    resolved, mag = find(url), selection.mag
+    image = resolved.choose(selection.layer)
+    if selection.voxel_size_nm is not None:
+        image = _counted_from(image, selection.voxel_size_nm)
     named = image.mag or resolved.mag
     if mag is not None and named not in (None, mag):
-        raise ValueError(f"{os.fspath(url)}: is mag {named}, but {option}= says {mag}")
-    if image.container is not None and allow_external:
+        raise ValueError(f"{os.fspath(url)}: is mag {named}, but {selection.option}= says {mag}")
+    if image.container is not None and selection.allow_external:
         image = with_external(image)
-    volume = image.volume(mag or named or default(image))
+    volume = image.volume(mag or named or selection.default(image))
     if image.container is not None and not volume.has_shards():  # in other formats an array without files is valid, and all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.opening import open_source
+from wkwdask.formats.opening import SourceSelection, open_source
 from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.ids.components import Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
@@ -111,7 +111,7 @@ def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None)
     if layer is None and mag is None:
         opened = open_source_volume(url)
     else:
-        image, volume = open_source(url, layer, mag, "mag")
+        image, volume = open_source(url, SourceSelection(layer, mag, "mag"))
         opened = SourceVolume(volume, image.voxel_size_nm)
     if opened.volume.num_channels != 1:
         raise ValueError(f"{opened.volume.name}: has {opened.volume.num_channels} channels, expected one")

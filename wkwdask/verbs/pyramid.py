@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from wkwdask.errors import ResumeError, UnsupportedError
-from wkwdask.formats.opening import aligned_mags, default_method, image_box, target_in
+from wkwdask.formats.opening import SourceSelection, aligned_mags, default_method, image_box, target_in
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
@@ -405,7 +405,7 @@ class Pyramid(Plan):
 
 def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> Pyramid:
     """Plan a pyramid, or resume the interrupted job of the same settings."""
-    image, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
+    image, source = open_base_level(url, SourceSelection(layer_name, options.finest, "finest", allow_external=options.allow_external))
     target_image = target_in(image, options.allow_external)
     method = choose_method(image, source, options)
     mags = choose_mags(image, source, options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,10 +22,11 @@ from wkwdask.runs.staged import finish_interrupted_publication, stage
 from wkwdask.store import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
+    from wkwdask.formats.opening import SourceSelection
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
     from wkwdask.model.target_array import TargetArray
@@ -85,19 +85,15 @@ def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
     return levels
 
 
-def open_base_level(
-    url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
-    *, allow_external: bool = False, voxel_size_nm: Lengths | None = None,
-) -> tuple[Image, Volume]:  # fmt: skip
+def open_base_level(url: str | os.PathLike[str], selection: SourceSelection) -> tuple[Image, Volume]:
     """Open the level from which other levels of its image are made. A publication that was killed there is completed first."""
-    open_level = partial(open_source, url, name, mag, option, default, allow_external=allow_external, voxel_size_nm=voxel_size_nm)
     try:
-        image, volume = open_level()
+        image, volume = open_source(url, selection)
     except ReplacedError:
-        interrupted = find(url).choose(name)
+        interrupted = find(url).choose(selection.layer)
         for level in interrupted.levels:
-            finish_interrupted_publication(*format_of_image(interrupted).job_folders(interrupted, level), option)
-        image, volume = open_level()
+            finish_interrupted_publication(*format_of_image(interrupted).job_folders(interrupted, level), selection.option)
+        image, volume = open_source(url, selection)
     if image.container is None and (format_of(url) or default_format()) is default_format():
         raise UnsupportedError(
             f"{image.folder}: the layer is stored as {image.format}, only wkw gets mags in a dataset; name it as {image.format}://{image.folder}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
-from wkwdask.formats.opening import format_of_image
+from wkwdask.formats.opening import SourceSelection, format_of_image
 from wkwdask.formats.record_paths import job_root
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_range, cells
@@ -227,7 +227,7 @@ def lay_out_update(
 ) -> Update:
     """Plan an update from the stored mags and their provenance."""
     _check_options(options)
-    layer, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
+    layer, source = open_base_level(url, SourceSelection(layer_name, options.finest, "finest", allow_external=options.allow_external))
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     its_format = format_of_image(layer)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ResumeError
-from wkwdask.formats.opening import aligned_mags, format_of_image, image_box, is_readable, target_in
+from wkwdask.formats.opening import SourceSelection, aligned_mags, format_of_image, image_box, is_readable, target_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
@@ -91,9 +91,8 @@ class Upsample(Plan):
 
 def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
     """Plan finer mags, or resume the interrupted job of the same settings."""
-    image, source = open_base_level(
-        url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external, voxel_size_nm=options.voxel_size_nm
-    )  # fmt: skip
+    selection = SourceSelection(layer_name, options.source, "source", _earlier_source, options.allow_external, options.voxel_size_nm)
+    image, source = open_base_level(url, selection)
     box = image_box(image, source)
     mags = _choose_mags(image, source.box.mag, box, options, existing)
     if _lacks_finest(image) and MAG_1 not in mags:
