@@ -94,7 +94,19 @@ def test_points_of_a_file_share_its_table(noise):
     far, voxels = noise
     points = np.random.default_rng(1).integers(0, EDGE, (20, 3))
     np.testing.assert_array_equal(wkwdask.sample(f"{far.url}/ds/color/1", points), voxels[tuple(points.T)])
-    assert len(set(of_file(far))) <= 1 + len(points)
+    ranges = of_file(far)
+    assert len(ranges) == len(set(ranges)) <= 1 + len(points)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if "sharded" in form.name], ids=str)
+def test_points_of_a_shard_share_its_tables(web, form):
+    pytest.importorskip(form.needs, reason="writes the volume")
+    points = np.random.default_rng(1).integers(0, form.array().shape[1:], (20, 3))
+    with proxy(web.url, latency=0.02) as far:
+        found = wkwdask.sample(form.url(far.url), points + form.offset)
+        np.testing.assert_array_equal(found.reshape(len(points), -1), form.array()[(slice(None), *points.T)].T)
+        requests = [(request.path, request.range) for request in far.requests]
+        assert len(requests) == len(set(requests))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

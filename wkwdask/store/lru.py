@@ -6,10 +6,11 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
 _Value = TypeVar("_Value")
 _caches: weakref.WeakSet[LruCache] = weakref.WeakSet()  # type: ignore[type-arg]
@@ -23,7 +24,7 @@ class LruCache(Generic[_Value]):
         self._weight_of = weight_of
         self._weight = 0
         self._values: OrderedDict[Hashable, _Value] = OrderedDict()
-        self._lock = threading.Lock()
+        self._unlock()
         _caches.add(self)
 
     def get(self, key: Hashable) -> _Value | None:
@@ -43,6 +44,22 @@ class LruCache(Generic[_Value]):
             while self._weight > self._capacity:
                 self._forget(next(iter(self._values)))
 
+    def get_or_make(self, keys: Sequence[Hashable], make: Callable[[list[Any]], Iterable[_Value]]) -> list[_Value]:
+        """Return the values of keys; ``make`` makes those that are not cached. Threads that need the same value at the same time make it once."""
+        found = {key: value for key in keys if (value := self.get(key)) is not None}
+        missing = [key for key in keys if key not in found]
+        with self._lock:
+            locks = {self._making.setdefault(key, threading.Lock()) for key in missing}
+        with ExitStack() as held:
+            for lock in sorted(locks, key=id):  # in one order for all threads, so that none waits for a thread that waits for it
+                held.enter_context(lock)
+            found |= {key: value for key in missing if (value := self.get(key)) is not None}  # made by another thread in the meantime
+            missing = [key for key in missing if key not in found]
+            for key, value in zip(missing, make(missing) if missing else (), strict=True):
+                found[key] = value
+                self.put(key, value)
+        return [found[key] for key in keys]
+
     def discard(self, key: Hashable) -> None:
         with self._lock:
             self._forget(key)
@@ -54,6 +71,8 @@ class LruCache(Generic[_Value]):
 
     def _unlock(self) -> None:
         self._lock = threading.Lock()
+        self._making: weakref.WeakValueDictionary[Hashable, threading.Lock] = weakref.WeakValueDictionary()
+        """Locks of the values that are being made."""
 
 
 def _unlock_all() -> None:

@@ -201,7 +201,7 @@ class _ShardCheck:
         offset = shard.first_byte + span[0]
         self._used.append(np.array([[offset, shard.first_byte + span[1]]], np.int64))
         try:
-            ids, starts, sizes = shard.read_minishard(minishard, span)
+            ids, starts, sizes = shard.read_minishards({minishard: span})[minishard]
         except FormatError as error:
             self._add_fault("minishard.broken", f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}", "", offset)
             return

@@ -32,11 +32,11 @@ from wkwdask.formats.precomputed.sharding import (
 )
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.extras import import_extra
-from wkwdask.model.layout import READ_AHEAD_NBYTES, Shards, SingleFiles, StoredChunk
+from wkwdask.model.layout import READ_AHEAD_NBYTES, Shards, SingleFiles, StoredChunk, read_located
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _MAX_BUFFER_NBYTES = 1 << 32  # output buffer for Brotli and Zstandard streams, which need not state their length
 _PAGE_ENTRIES = 1024  # entries of a shard index that are read together
 _TABLE_CACHE_NBYTES = 64 << 20
+_LARGEST_OFFSET = 1 << 62
 
 _tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256)
 _suffixes: LruCache[str] = LruCache(1024)  # suffix of the chunk that was found last in each folder: all chunks of a folder usually share it
@@ -160,8 +161,8 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Prec
 class OpenShard:
     """An open shard: one file, or an index file and a data file in the obsolete layout. Reads bytes of the file with the chunks."""
 
-    def __init__(self, file: StoredFile, layout: PrecomputedShards, index_file: StoredFile) -> None:
-        self.file, self.layout, self.index_file, self.name = file, layout, index_file, file.name
+    def __init__(self, store: Store, file: StoredFile, layout: PrecomputedShards, index_file: StoredFile) -> None:
+        self.store, self.file, self.layout, self.index_file, self.name = store, file, layout, index_file, file.name
         self.read, self.read_end, self.read_into = file.read, file.read_end, file.read_into
 
     @property
@@ -200,7 +201,7 @@ class OpenShard:
             return None
         start, stop = table[row].tolist()
         limit = self.data_nbytes
-        if start > stop or (start < stop and limit is not None and stop > limit):
+        if start > stop or (start < stop and stop > (_LARGEST_OFFSET if limit is None else limit)):
             available = "" if limit is None else f" of the {limit} bytes behind the shard index"
             where = f"{self.index_file.name}: byte {INDEX_ENTRY_NBYTES * minishard}"
             raise CorruptError(f"{where}: the shard index places the index of minishard {minishard} from {start} to {stop}{available}")
@@ -209,37 +210,38 @@ class OpenShard:
     def _page(self, page: int) -> npt.NDArray[np.uint64]:
         """Return a page of the shard index, shape (n, 2), empty if the shard is absent."""
         file, sharding = self.index_file, self.layout.sharding
-        key = (file.name, file.state, sharding, "index", page)
-        table = _tables.get(key)
-        if table is None:
+
+        def read_page(_: object) -> list[npt.NDArray[np.uint64]]:
             first = page * _PAGE_ENTRIES * INDEX_ENTRY_NBYTES
             parts = file.read([(first, min(first + _PAGE_ENTRIES * INDEX_ENTRY_NBYTES, sharding.index_nbytes))])
-            table = np.frombuffer(b"" if parts is None else parts[0], "<u8").reshape(-1, 2).astype(np.uint64)
-            _tables.put(key, table)
-        return table
+            return [np.frombuffer(b"" if parts is None else parts[0], "<u8").reshape(-1, 2).astype(np.uint64)]
 
-    def minishard(self, minishard: int) -> npt.NDArray[np.uint64] | None:
-        """Return the index of a minishard: identifiers, starts and sizes, shape (3, n), or None if the shard is absent."""
-        key = (self.name, self.state, self.layout.sharding, "minishard", minishard)
-        table = _tables.get(key)
-        if table is None:
-            span = self.minishard_range(minishard)
-            if span is None:
-                return None
-            table = np.zeros((3, 0), np.uint64) if span[0] == span[1] else self.read_minishard(minishard, span)
-            _tables.put(key, table)
-        return table
+        return _tables.get_or_make([(file.name, file.state, sharding, "index", page)], read_page)[0]
 
-    def read_minishard(self, minishard: int, span: tuple[int, int]) -> npt.NDArray[np.uint64]:
-        offset, is_gzip = self.first_byte + span[0], self.layout.sharding.minishard_index_encoding == "gzip"
+    def minishards(self, numbers: Sequence[int]) -> list[npt.NDArray[np.uint64]]:
+        """Return the indexes of minishards: identifiers, starts and sizes, shape (3, n), empty if the shard is absent."""
+
+        def read(keys: list[tuple[str, Hashable, Sharding, str, int]]) -> Iterable[npt.NDArray[np.uint64]]:
+            spans = {number: self.minishard_range(number) or (0, 0) for *_, number in keys}
+            return self.read_minishards(spans).values()
+
+        return _tables.get_or_make([(self.name, self.state, self.layout.sharding, "minishard", number) for number in numbers], read)
+
+    def read_minishards(self, spans: Mapping[int, tuple[int, int]]) -> dict[int, npt.NDArray[np.uint64]]:
+        """Read the indexes of minishards from their places, counted from the end of the shard index."""
+        is_gzip = self.layout.sharding.minishard_index_encoding == "gzip"
         limit = MINISHARD_ENTRY_NBYTES * self.layout.sharding.minishard_chunks(self.layout.counts)
-        if not is_gzip and span[1] - span[0] > limit:
-            raise CorruptError(f"{self.name}: byte {offset}: the index of minishard {minishard} has {span[1] - span[0]} bytes, expected at most {limit}")
-        parts = self.read([(offset, self.first_byte + span[1])])
-        if parts is None:
-            raise MissingError(f"{self.name}: not found, though its shard index exists")
-        raw = decompress_gzip(parts[0], limit, f"{self.name}: the index of minishard {minishard}", offset) if is_gzip else parts[0]
-        return np.stack(parse_minishard_index(raw, f"{self.name}: minishard {minishard}", offset, self.data_nbytes))
+        for number, (start, stop) in () if is_gzip else spans.items():
+            if stop - start > limit:
+                found = f"the index of minishard {number} has {stop - start} bytes"
+                raise CorruptError(f"{self.name}: byte {self.first_byte + start}: {found}, expected at most {limit}")
+        tables = {number: np.zeros((3, 0), np.uint64) for number in spans}
+        first = self.first_byte
+        places = [(first + start, first + stop, number) for number, (start, stop) in spans.items() if start < stop]
+        for number, raw, offset in read_located(self, np.array(places, np.int64).reshape(-1, 3), self.store):
+            data = decompress_gzip(raw, limit, f"{self.name}: the index of minishard {number}", offset) if is_gzip else raw
+            tables[number] = np.stack(parse_minishard_index(data, f"{self.name}: minishard {number}", offset, self.data_nbytes))
+        return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,7 @@ class PrecomputedShards(Shards):
         with ExitStack() as stack:
             file = store.open(key)
             if file is not None:
-                shard = OpenShard(stack.enter_context(file), self, file)
+                shard = OpenShard(store, stack.enter_context(file), self, file)
                 if shard.exists():
                     yield shard
                     return
@@ -268,7 +270,7 @@ class PrecomputedShards(Shards):
             file = store.open(f"{stem}data")
             if file is None:
                 raise MissingError(f"{store.path_of(f'{stem}data')}: not found, though {stem}index exists")
-            shard = OpenShard(stack.enter_context(file), self, index_file)
+            shard = OpenShard(store, stack.enter_context(file), self, index_file)
             yield shard if shard.exists() else None
 
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -276,11 +278,9 @@ class PrecomputedShards(Shards):
         ids = compressed_morton.encode(cells[:, 1:], self.counts)
         _, minishards = self.sharding.locate(ids)
         order = np.argsort(minishards, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(minishards[order])) + 1) if len(order) else []
         rows = []
-        for members in np.split(order, np.flatnonzero(np.diff(minishards[order])) + 1):
-            table = file.minishard(int(minishards[members[0]])) if len(members) else None
-            if table is None:
-                return np.zeros((0, 3), np.int64)
+        for members, table in zip(groups, file.minishards([int(minishards[members[0]]) for members in groups]), strict=True):
             if not table.shape[1]:
                 continue
             positions = np.minimum(np.searchsorted(table[0], ids[members]), table.shape[1] - 1)

@@ -58,13 +58,13 @@ def open_in(store: Store, index: Vec3, header: WkwHeader) -> WkwFile | None:
 
 def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader) -> list[WkwFile | None]:
     """Open remote data files, or return them from the cache."""
-    known = {index: cached for index in indices if (cached := _files.get((store.opening, store.url, index))) is not None}
-    missing = [index for index in indices if index not in known]
     head_nbytes = _head_nbytes(header, store)
-    for index, file in zip(missing, store.open_heads(list(map(file_name, missing)), head_nbytes), strict=True):
-        known[index] = _CachedFile(None, 1 << 10) if file is None else _CachedFile(WkwFile(cast("OpenFile", file), header), 2 * head_nbytes)
-        _files.put((store.opening, store.url, index), known[index])
-    return [known[index].file for index in indices]
+
+    def open_files(keys: list[tuple[str, str, Vec3]]) -> Iterator[_CachedFile]:
+        for file in store.open_heads([file_name(index) for _, _, index in keys], head_nbytes):
+            yield _CachedFile(None, 1 << 10) if file is None else _CachedFile(WkwFile(cast("OpenFile", file), header), 2 * head_nbytes)
+
+    return [cached.file for cached in _files.get_or_make([(store.opening, store.url, index) for index in indices], open_files)]
 
 
 def _head_nbytes(header: WkwHeader, store: Store) -> int:

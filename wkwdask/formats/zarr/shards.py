@@ -58,14 +58,12 @@ class ZarrShards(RewritableShards):
 
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return start, stop and row in ``cells`` of each stored chunk."""
-        key = (file.name, file.state, self)
-        table = _index_cache.get(key)
-        if table is None:
+
+        def read_table(_: object) -> list[npt.NDArray[np.uint64]]:
             raw = self._read_index(file)
-            if raw is None:
-                return np.zeros((0, 3), np.int64)
-            table = self._parse_index(raw, file)
-            _index_cache.put(key, table)
+            return [np.full((math.prod(self.cells), 2), _ABSENT) if raw is None else self._parse_index(raw, file)]
+
+        (table,) = _index_cache.get_or_make([(file.name, file.state, self)], read_table)
         return _places(table[self.rows(cells)])
 
     def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
