@@ -71,6 +71,26 @@ def test_a_file_costs_one_request_for_its_table(noise):
     assert of_file(far) != [table]
 
 
+def test_a_mag_is_opened_in_one_round_trip(web):
+    form = FORMS[0]
+    with proxy(web.url, latency=0.1) as far:
+        wkwdask.open(form.url(far.url))
+        assert sorted(request.path for request in far.requests) == [
+            "/wkw/color/1/datasource-properties.json", "/wkw/color/1/header.wkw", "/wkw/color/datasource-properties.json", "/wkw/datasource-properties.json",
+        ]  # fmt: skip
+        assert {request.method for request in far.requests} == {"GET"}
+        assert far.most_at_once == 4
+
+
+@pytest.mark.parametrize("name", ["wkw", "wkw/color"])
+def test_a_dataset_or_layer_is_opened_without_a_request_twice(far, name):
+    wkwdask.open(f"{far.url}/{name}", layer="color", mag=1)
+    requests = [(request.method, request.path) for request in far.requests]
+    assert len(requests) == len(set(requests)) <= 5
+    assert ("GET", "/wkw/color/1/header.wkw") in requests
+    assert {method for method, _ in requests} == {"GET"}
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_slice_never_downloads_the_file(noise, axis):
     far, voxels = noise

@@ -73,6 +73,11 @@ def read_whole(path: str, largest: int) -> bytes:
     return _system(path).read_whole(path, largest)
 
 
+def read_ahead(paths: Sequence[str]) -> None:
+    """Request remote files at the same time that are read, or looked for, a moment later. Local files are skipped."""
+    REMOTE_FILES.read_ahead([path for path in dict.fromkeys(paths) if is_remote(path)])
+
+
 def open_stream(path: str) -> BinaryIO:
     return open(path, "rb") if is_on_disk(path) else _virtual(path).open_stream(path)
 

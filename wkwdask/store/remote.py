@@ -159,7 +159,7 @@ class RemoteStore:
         while batch := list(islice(remaining, _SIZES_AT_ONCE)):
             for position in range(max(map(len, batch))):
                 asked = [variants[position] for variants in batch if position < len(variants) and not sizes.keys() & set(variants[:position])]
-                found = _for_all(self._size_or_error, asked)
+                found = for_all(self._size_or_error, asked)
                 refused = [name for name, size in zip(asked, found, strict=True) if isinstance(size, PermissionError)]
                 is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
                 for name, size in zip(asked, found, strict=True):
@@ -206,7 +206,7 @@ class RemoteStore:
 
     def _answers(self, requests: Sequence[Request]) -> list[Answer | None]:
         # The witness is read after the refusal. If it were read before, credentials could expire in between, and existing files would count as absent.
-        found = _for_all(self._answer_or_error, requests) if self.client.IS_CONCURRENT else list(map(self._answer_or_error, requests))
+        found = for_all(self._answer_or_error, requests) if self.client.IS_CONCURRENT else list(map(self._answer_or_error, requests))
         refused = [request.url for request, answer in zip(requests, found, strict=True) if isinstance(answer, PermissionError)]
         is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
         if is_absent and self.witness is not None:
@@ -345,7 +345,7 @@ def warn_of_refused(location: str, path: str, witness: str) -> None:
 _threads: ThreadPoolExecutor | None = None
 
 
-def _for_all(function: Any, items: Sequence[Any]) -> list[Any]:
+def for_all(function: Any, items: Sequence[Any]) -> list[Any]:
     """Call a function for all items, on threads that all reads of the process share."""
     global _threads
     if len(items) < 2:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 from wkwdask.errors import UnsupportedError
 from wkwdask.store.access import access_of
 from wkwdask.store.lru import LruCache
-from wkwdask.store.remote import OpenRemoteFile, RemoteEntry, RemoteStore, remote_status
+from wkwdask.store.remote import OpenRemoteFile, RemoteEntry, RemoteStore, for_all, remote_status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _LARGEST_NBYTES = 1 << 30  # of a file that is read whole
 _HEAD_NBYTES = 64 << 10
@@ -35,16 +35,17 @@ class RemoteFileSystem:
         return file
 
     def read_whole(self, path: str, largest: int) -> bytes:
-        """Read a file. Small and absent files are trusted for a moment, because one opening needs them several times."""
-        recent = _recent_of(path)
-        if recent is None:
-            folder, _, name = path.rpartition("/")
-            recent = _Recent(time.monotonic(), _store(folder).read_whole([name], largest)[0])
-            if recent.data is None or len(recent.data) <= _LARGEST_KEPT_NBYTES:
-                _recent.put((path, access_of(path)), recent)
-        if recent.data is None:
+        """Read a file. Small, absent and refused files are trusted for a moment, because one opening needs them several times."""
+        data = (_recent_of(path) or _request(path, largest)).data
+        if isinstance(data, PermissionError):
+            raise data.with_traceback(None)
+        if data is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return recent.data
+        return data
+
+    def read_ahead(self, paths: Sequence[str]) -> None:
+        """Request files at the same time that are read a moment later."""
+        for_all(lambda path: _recent_of(path) or _request(path, _LARGEST_NBYTES), paths)
 
     def open_stream(self, path: str) -> BinaryIO:
         return io.BytesIO(self.read_whole(path, _LARGEST_NBYTES))
@@ -63,7 +64,7 @@ class RemoteFileSystem:
         """Return the mode of a file or folder, 0 if it is absent or refused; other errors are raised."""
         recent = _recent_of(path)
         if recent is not None:
-            return 0 if recent.data is None else remote_status(0).st_mode
+            return remote_status(0).st_mode if isinstance(recent.data, bytes) else 0
         try:
             return self.stat(path).st_mode
         except (FileNotFoundError, PermissionError):
@@ -94,7 +95,8 @@ class _Recent(NamedTuple):
 
     read: float
     """Time when it was read [s]."""
-    data: bytes | None
+    data: bytes | PermissionError | None
+    """Content, the error of a refused file, or None for an absent file."""
 
 
 _recent: LruCache[_Recent] = LruCache(64)
@@ -103,6 +105,19 @@ _recent: LruCache[_Recent] = LruCache(64)
 def _recent_of(path: str) -> _Recent | None:
     recent = _recent.get((path, access_of(path)))
     return recent if recent is not None and time.monotonic() - recent.read < _TRUSTED_SECONDS else None
+
+
+def _request(path: str, largest: int) -> _Recent:
+    folder, _, name = path.rpartition("/")
+    data: bytes | PermissionError | None
+    try:
+        (data,) = _store(folder).read_whole([name], largest)
+    except PermissionError as error:
+        data = error
+    recent = _Recent(time.monotonic(), data)
+    if not isinstance(data, bytes) or len(data) <= _LARGEST_KEPT_NBYTES:
+        _recent.put((path, access_of(path)), recent)
+    return recent
 
 
 def _store(folder: str) -> RemoteStore:

@@ -117,8 +117,10 @@ def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
 def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level]:
     """Yield the mags: those that the JSON lists, or else the subfolders that contain a mag."""
     if layer.record is not None:
+        unstated = tuple(listed.mag for listed in layer.record.mags if listed.path is None)
+        remote = _remote_folders(layer_folder, unstated) if is_remote(layer_folder) else {}
         for listed in layer.record.mags:
-            folder = _listed_folder(layer_folder, layer.dataset_folder, listed.mag, listed.path)
+            folder = remote.get(listed.mag) or _listed_folder(layer_folder, layer.dataset_folder, listed.mag, listed.path)
             if is_remote(str(layer.dataset_folder)) and not is_remote(folder):  # a remote file must not choose which local files are read
                 problem = f"{layer.dataset_folder}/{FILE_NAME}: mag {listed.mag} of layer {name} is at the local path {folder}, which is not followed"
                 yield Level(listed.mag.name, folder, mag=listed.mag, problem=problem, error=UnsupportedError)
@@ -150,20 +152,32 @@ def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: 
 def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None) -> str:
     """Return the folder of a mag that the JSON lists: its path, or else the folder with a conventional name (``2`` or ``2-2-2``)."""
     if path is not None:
-        return any_path(path if "://" in path else join(str(dataset_folder), path))
-    if is_remote(layer_folder):
-        return _remote_folder(layer_folder, mag)
+        return _stated_folder(str(dataset_folder), path)
     for name in (mag.name, mag.long_name):
         if files.isdir(f"{layer_folder}/{name}"):
             return f"{layer_folder}/{name}"
     return f"{layer_folder}/{mag.name}"
 
 
+def _stated_folder(dataset_folder: str, path: str) -> str:
+    return any_path(path if "://" in path else join(dataset_folder, path))
+
+
+def _parents_of_mags(dataset_folder: str, record: LayerRecord) -> set[str]:
+    """Return the folders that contain the mags of a layer that the JSON lists. No file is looked for, because a dataset can have many layers."""
+    stated = {listed.path for listed in record.mags}
+    return {f"{dataset_folder}/{record.name}" if path is None else dirname(_stated_folder(dataset_folder, path)) for path in stated}
+
+
 @lru_cache(maxsize=256)
-def _remote_folder(layer_folder: str, mag: Mag) -> str:
-    """Return the folder of a mag without a path in a remote layer: a folder is known by its header."""
-    folders = [f"{layer_folder}/{name}" for name in (mag.name, mag.long_name)]
-    return next((folder for folder in folders if files.isfile(f"{folder}/{HEADER_NAME}")), folders[0])
+def _remote_folders(layer_folder: str, mags: tuple[Mag, ...]) -> dict[Mag, str]:
+    """Return the folders of mags without a path in a remote layer: a folder is known by its header."""
+    found: dict[Mag, str] = {}
+    for is_long in (False, True):
+        folders = {mag: f"{layer_folder}/{mag.long_name if is_long else mag.name}" for mag in mags if mag not in found}
+        files.read_ahead([f"{folder}/{HEADER_NAME}" for folder in folders.values()])
+        found |= {mag: folder for mag, folder in folders.items() if files.isfile(f"{folder}/{HEADER_NAME}")}
+    return {mag: found.get(mag, f"{layer_folder}/{mag.name}") for mag in mags}
 
 
 def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> StoredArray:
@@ -175,6 +189,12 @@ def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folde
 def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
     """Return a layer with other mags than its JSON lists."""
     return replace(layer, list_levels=lambda: [_level(layer.folder, layer.name, layer.container, mag, folder) for mag, folder in folders.items()])
+
+
+def read_ahead(path: str) -> None:
+    """Request the documents of a remote mag, layer or dataset at the same time, whichever it is."""
+    folders = [path, dirname(path), dirname(dirname(path))]
+    files.read_ahead([f"{path}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in folders)])
 
 
 def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> ResolvedUrl:
@@ -247,7 +267,12 @@ def listed_mag(path: str) -> tuple[Image, Mag] | None:
     parent, real = dirname(path), files.realpath(path)
     for dataset in (parent, dirname(parent)):
         datasource = read_datasource(dataset)
-        for layer in () if datasource is None else [listed_layer(dataset, datasource, record) for record in datasource.layers]:
+        if datasource is None:
+            continue
+        for record in datasource.layers:
+            if is_remote(path) and parent not in _parents_of_mags(dataset, record):
+                continue
+            layer = listed_layer(dataset, datasource, record)
             for mag, folder in layer.mags.items():
                 if folder == path or files.realpath(folder) == real:
                     return layer, mag
@@ -268,8 +293,8 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     """Find the layer whose mags are in a folder: by the paths in the JSON, because layers can be renamed, or else by the name of the folder."""
     real = files.realpath(layer_folder)
     for record in datasource.layers:
-        layer = listed_layer(dataset_folder, datasource, record)
-        if any(files.realpath(dirname(folder)) == real for folder in layer.mags.values()):
+        parents = _parents_of_mags(dataset_folder, record)
+        if any(is_remote(folder) is is_remote(real) and files.realpath(folder) == real for folder in parents):
             return listed_layer(dataset_folder, datasource, record, layer_folder)
     record_of_name = datasource.layer(basename(layer_folder))
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)

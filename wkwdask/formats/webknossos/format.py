@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.webknossos.dataset import check_datasource_writable, find_listed_arrays, locate, mag_from_name, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import (
+    check_datasource_writable,
+    find_listed_arrays,
+    locate,
+    mag_from_name,
+    read_ahead,
+    read_datasource,
+    update_datasource,
+)
 from wkwdask.formats.webknossos.datasource import FILE_NAME, empty_like
 from wkwdask.formats.webknossos.inspection import inspect_dataset
 from wkwdask.formats.webknossos.json_repair import JsonRepair
@@ -87,7 +95,9 @@ class WebknossosFormat(ArrayFormat):
         return find_listed_arrays(path) is not None
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        return find_listed_arrays(any_path(url)) or locate(url)
+        path = any_path(url)
+        read_ahead(path)
+        return find_listed_arrays(path) or locate(path)
 
     def summarize(self, url: Url) -> Summary:
         from wkwdask.formats.webknossos.summary import summarize
