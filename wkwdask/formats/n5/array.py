@@ -124,6 +124,14 @@ def dataset_of(array: StoredArray) -> N5Dataset:
 
 def read_attributes(store: Store, key: str = "") -> dict[str, Any] | None:
     """Read the ``attributes.json`` of a group or dataset, or None."""
-    name = f"{key}/{FILE_NAME}" if key else FILE_NAME
-    (raw,) = store.read_whole([name], _MAX_ATTRIBUTES_NBYTES)
-    return None if raw is None else parse_object(raw, store.path_of(name))
+    (raw,) = read_documents(store, [key])
+    return None if raw is None else parse_object(raw, store.path_of(_name(key)))
+
+
+def read_documents(store: Store, keys: Sequence[str]) -> list[bytes | None]:
+    """Read the ``attributes.json`` of several groups or datasets at the same time, None for each absent one."""
+    return store.read_whole(list(map(_name, keys)), _MAX_ATTRIBUTES_NBYTES)
+
+
+def _name(key: str) -> str:
+    return f"{key}/{FILE_NAME}" if key else FILE_NAME

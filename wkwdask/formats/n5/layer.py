@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError
 from wkwdask.formats.array_images import array_image, array_level
-from wkwdask.formats.n5.array import n5_array, read_attributes
+from wkwdask.formats.n5.array import n5_array, read_attributes, read_documents
 from wkwdask.formats.n5.attributes import (
     FILE_NAME,
     axis_names,
@@ -25,13 +26,14 @@ from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
+from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename
 from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.model.store import Store
@@ -43,6 +45,7 @@ NAME = UrlName((PREFIX,), ("n5",))
 stripped, location_of = NAME.stripped, NAME.location
 _INHERITED_FROM = 3  # number of folders above a group whose attributes are inherited
 _MAX_LEVELS = 64
+_LEVELS_AT_ONCE = 4  # documents of a remote group that are requested at the same time
 _MAX_DEPTH = 12
 _MAX_GROUPS = 100_000
 
@@ -97,18 +100,18 @@ def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Ima
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
         above = with_witness(open_store(folder), f"{name}/{FILE_NAME}")
-        layer = _group_image(above, read_attributes(above) or {}, basename(folder))
+        layer = _group_image(above, read_attributes(above) or {}, basename(folder), {name: document})
         if layer is not None and any(level.key == name for level in layer.levels):
             return replace(layer, key=name)
     dataset = parse_dataset(document, store.path_of(FILE_NAME))
     return _image_from_datasets(store, [("", dataset)], {}, {}, name)
 
 
-def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None:
+def _group_image(store: Store, group: dict[str, Any], name: str, known: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Image | None:
     """Return the image of a group with levels, or None. A level that cannot be read keeps its error; if none can be read, the first error is raised."""
     datasets: list[tuple[str, N5Dataset]] = []
     broken: dict[str, FormatError | UnsupportedError] = {}
-    for level, document in _level_documents(store, group):
+    for level, document in _level_documents(store, group, known):
         if isinstance(document, FormatError):
             broken[level] = document
             continue
@@ -123,16 +126,21 @@ def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None
     return _image_from_datasets(store, datasets, group, broken, name) if datasets else None
 
 
-def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | FormatError]]:
+def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any] | FormatError]]:
     """Yield the attributes of levels, finest first, or their error: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
     # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up to the first missing number.
     listed, count = level_names(group), len(group_factors(group))
     if not listed and store.is_local:
         listed = _level_folders(store.url)
     names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MAX_LEVELS)]
-    for name in names:
+    at_once, read = 1 if store.is_local else _LEVELS_AT_ONCE, dict[str, bytes | None]()
+    for n, name in enumerate(names):
         try:
-            document = read_attributes(store, name)
+            if name not in known and name not in read:
+                batch = [each for each in names[n : n + at_once] if each not in known]
+                read |= zip(batch, read_documents(store, batch), strict=True)
+            raw = read.get(name)
+            document = known.get(name) if raw is None else parse_object(raw, store.path_of(f"{name}/{FILE_NAME}"))
         except FormatError as error:
             yield name, error
             continue
