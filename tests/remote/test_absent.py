@@ -27,8 +27,6 @@ def test_absent_chunks_are_zero(form, place):
 
 def test_refused_chunks_are_zero_while_a_document_is_readable(form, web):
     """A bucket that may not be listed answers 403 where a file is absent."""
-    if form.name == "ngff-0.4":
-        pytest.skip("zarr.json, which version 2 does not have, is refused too")
     with pytest.warns(AccessWarning, match="they are treated as absent"):
         np.testing.assert_array_equal(wkwdask.read(form.url(web.refusing), form.box()), form.array())
 

@@ -91,6 +91,16 @@ def test_a_dataset_or_layer_is_opened_without_a_request_twice(far, name):
     assert {method for method, _ in requests} == {"GET"}
 
 
+@pytest.mark.parametrize("name", ["ngff-0.4", "ngff-0.5", "n5", "precomputed", "precomputed-sharded"])
+def test_no_document_is_requested_twice(far, name):
+    (form,) = (form for form in FORMS if form.name == name)
+    pytest.importorskip(form.needs, reason="writes the volume")
+    wkwdask.open(form.url(far.url))
+    requests = [(request.method, request.path) for request in far.requests]
+    assert len(requests) == len(set(requests)) <= 10
+    assert {method for method, _ in requests} == {"GET"}
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_slice_never_downloads_the_file(noise, axis):
     far, voxels = noise

@@ -1,6 +1,7 @@
 """Remote locations: web servers and buckets, and the protocols that fsspec reads. Read-only, and anonymous without credentials.
 
-A refused file (403) is an error, unless a witness file proves that the server refuses absent files only, see ``store.with_witness``.
+A refused file (403) is an error, unless a witness file proves that the server refuses absent files only, see ``store.with_witness``. Documents that are
+read together are witnesses for each other.
 """
 
 from __future__ import annotations
@@ -208,9 +209,10 @@ class RemoteStore:
         # The witness is read after the refusal. If it were read before, credentials could expire in between, and existing files would count as absent.
         found = for_all(self._answer_or_error, requests) if self.client.IS_CONCURRENT else list(map(self._answer_or_error, requests))
         refused = [request.url for request, answer in zip(requests, found, strict=True) if isinstance(answer, PermissionError)]
-        is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
-        if is_absent and self.witness is not None:
-            warn_of_refused(self.witness[0], refused[0], self.witness[1])
+        witness = self.witness if self.witness is not None or not refused else _witness_among(requests, found)
+        is_absent = bool(refused) and witness is not None and self._can_read(*witness)
+        if is_absent and witness is not None:
+            warn_of_refused(witness[0], refused[0], witness[1])
         return [None if is_absent and isinstance(answer, PermissionError) else _existing(answer) for answer in found]
 
     def _answer_or_error(self, request: Request) -> Answer | Exception:
@@ -223,6 +225,12 @@ class RemoteStore:
     def _can_read(self, root: str, name: str) -> bool:
         """Check whether the server still returns a file now, after it has refused another one."""
         return isinstance(self._answer_or_error(Request(replace(self, url=root).path_of(name))), Answer)
+
+
+def _witness_among(requests: Sequence[Request], found: Sequence[Answer | Exception]) -> tuple[str, str] | None:
+    """Return a file that was read whole together with refused ones, None if there is none."""
+    urls = (request.url for request, answer in zip(requests, found, strict=True) if request.start is None and isinstance(answer, Answer))
+    return next(((folder, name) for folder, _, name in (url.rpartition("/") for url in urls)), None)
 
 
 def _existing(answer: Answer | Exception) -> Answer | None:

@@ -97,7 +97,11 @@ class Node:
 def read_node(location: str) -> Node | None:
     """Read the metadata of an array or group, or None."""
     store = open_store(location)
-    (first,) = store.read_whole(_DOCUMENTS[:1], _MAX_DOCUMENT_NBYTES)
+    try:
+        (first,) = store.read_whole(_DOCUMENTS[:1], _MAX_DOCUMENT_NBYTES)
+        others = [None] * 4 if first is not None else store.read_whole(_DOCUMENTS[1:], _MAX_DOCUMENT_NBYTES)
+    except PermissionError:  # version 2 has no zarr.json, and a server may refuse absent files, which a readable one proves
+        first, *others = store.read_whole(_DOCUMENTS, _MAX_DOCUMENT_NBYTES)
     if first is not None:
         document = _parse_document(first, store, "zarr.json")
         if document.get("zarr_format") != 3 or document.get("node_type") not in ("array", "group"):
@@ -111,15 +115,13 @@ def read_node(location: str) -> Node | None:
             _checked_attributes(document.get("attributes"), store, "zarr.json"),
             _direct_members(inside),
         )
-    for record, raw in zip(_DOCUMENTS[1:3], store.read_whole(_DOCUMENTS[1:3], _MAX_DOCUMENT_NBYTES), strict=True):
+    array, group, attributes, listing = others
+    for record, raw in ((".zarray", array), (".zgroup", group)):
         if raw is not None:
-            trusted = with_witness(store, record)
-            attributes, listing = trusted.read_whole(_DOCUMENTS[3:], _MAX_DOCUMENT_NBYTES)
             listed = {} if listing is None else _parse_document(listing, store, ".zmetadata").get("metadata")
             members = _direct_members({name.rpartition("/")[0]: None for name in listed} if isinstance(listed, dict) else None)
-            return Node(
-                trusted, record, _parse_document(raw, store, record), {} if attributes is None else _parse_document(attributes, store, ".zattrs"), members
-            )
+            parsed = {} if attributes is None else _parse_document(attributes, store, ".zattrs")
+            return Node(with_witness(store, record), record, _parse_document(raw, store, record), parsed, members)
     return None
 
 
