@@ -25,9 +25,13 @@ _AZURE_KEYS = tuple(
         "FEDERATED_TOKEN_FILE", "MSI_ENDPOINT", "IDENTITY_ENDPOINT", "USE_AZURE_CLI",
     )
 )  # fmt: skip
-VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
-"""Beginnings of the environment variables that matter."""
+_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
 _MACHINE = Path("/sys/class/dmi/id")
+
+
+def environment() -> tuple[tuple[str, str], ...]:
+    """Return the environment variables that name servers and credentials, as part of the keys of caches."""
+    return tuple(item for item in os.environ.items() if item[0].startswith(_VARIABLES))
 
 
 class Credentials(NamedTuple):

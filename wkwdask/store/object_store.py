@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
 from wkwdask.model.extras import import_extra
-from wkwdask.store.credentials import VARIABLES, Credentials, amazon_credentials, azure_credentials, google_credentials
+from wkwdask.store.credentials import Credentials, amazon_credentials, azure_credentials, environment, google_credentials
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
@@ -194,8 +194,7 @@ def connect(url: str, access: Access) -> tuple[Connection, str]:
     protocol, _, rest = url.partition("://")
     server, _, key = rest.partition("/")
     key = key.lstrip("/")
-    environment = tuple(item for item in os.environ.items() if item[0].startswith(VARIABLES))
-    cache_key = (protocol, server, access, environment)
+    cache_key = (protocol, server, access, environment())
     connection = _connections.get(cache_key)
     if connection is None:
         connection = _open(protocol, server, access, url)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.store.access import access_of
+from wkwdask.store.credentials import environment
 from wkwdask.store.lru import LruCache
 from wkwdask.store.remote import OpenRemoteFile, RemoteEntry, RemoteStore, for_all, remote_status
 
@@ -103,7 +104,7 @@ _recent: LruCache[_Recent] = LruCache(64)
 
 
 def _recent_of(path: str) -> _Recent | None:
-    recent = _recent.get((path, access_of(path)))
+    recent = _recent.get((path, access_of(path), environment()))
     return recent if recent is not None and time.monotonic() - recent.read < _TRUSTED_SECONDS else None
 
 
@@ -116,7 +117,7 @@ def _request(path: str, largest: int) -> _Recent:
         data = error
     recent = _Recent(time.monotonic(), data)
     if not isinstance(data, bytes) or len(data) <= _LARGEST_KEPT_NBYTES:
-        _recent.put((path, access_of(path)), recent)
+        _recent.put((path, access_of(path), environment()), recent)
     return recent
 
 
