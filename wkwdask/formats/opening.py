@@ -14,7 +14,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.store import files
 from wkwdask.store.access import access_of, remember_access
 from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import anchored, is_remote, local_path
+from wkwdask.store.paths import ZIP, anchored, is_remote, local_path
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
@@ -164,12 +164,20 @@ def _format_of_suffix(path: str) -> ArrayFormat | None:
 
 
 def target_for(destination: Destination) -> TargetImage:
-    """Return the image, new or existing, at a destination."""
+    """Return the image, new or existing, at a destination; raises UnsupportedError for one in a zip."""
+    named = location_of(destination.url)
+    _check_not_zipped(named if is_remote(named) else local_path(named))
     return format_of_target(destination.url).target(destination)
+
+
+def _check_not_zipped(path: str) -> None:
+    if ZIP in path:
+        raise UnsupportedError(f"{path.partition(ZIP)[0]}: a zip is read-only; write to a folder, such as image.ome.zarr, and convert() that to a new .ozx")
 
 
 def target_in(image: Image, allow_external: bool) -> TargetImage:
     """Return an existing image as the target of levels that are computed from one of its levels."""
+    _check_not_zipped(image.folder)
     return format_of_image(image).target_in(image, allow_external=allow_external)
 
 

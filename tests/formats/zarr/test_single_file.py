@@ -136,3 +136,11 @@ def test_commands(dataset, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ds"]
     assert f"{tmp_path}/em.ozx|zip:/1: " in run_here("convert", dataset, tmp_path / "em.ozx", "--layer", "color").stdout
     assert "uint16" in run_here("info", tmp_path / "em.ozx").stdout
+
+
+@pytest.mark.parametrize("name", ["em.ozx", "zarr://em.ozx", "em.zip", "n5://em.zip"])
+def test_save_names_the_way_to_a_zip(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnsupportedError, match="a zip is read-only; write to a folder"):
+        wkwdask.save(np.ones((4, 4, 4), np.uint8), name, voxel_size=(4, 4, 4))
+    assert not any(tmp_path.iterdir())
