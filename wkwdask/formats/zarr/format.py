@@ -14,7 +14,7 @@ from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import array_record
 from wkwdask.formats.zarr.inspection import document_faults
 from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr
-from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
+from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
 from wkwdask.model.summary import summarize_arrays
@@ -41,7 +41,7 @@ class ZarrFormat(ArrayFormat):
     url_name = NAME
     documents = ("zarr.json", ".zgroup", ".zarray")
     level_entries = r"(?a:zarr\.json|\.zarray|\.zattrs|c(\.\d+)*|\d+(\.\d+)*)"
-    edits = (NgffEdit, NgffRemoval)
+    edits = (ArrayEdit, NgffEdit, NgffRemoval)
     removal = NgffRemoval
     image_files = ("zarr.json", ".zattrs", ".zgroup")
     has_plain_arrays = True

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.zarr.coordinate_systems import check_unreferenced, in_style_of, intrinsic_axes, parse_placed, steps_of
-from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
+from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document, is_view
 from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, merge_entries, zarr_format_of
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
 from wkwdask.store import files
-from wkwdask.store.locks import update_json
+from wkwdask.store.locks import read_object, update_json
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
+_CONSOLIDATED, _CONSOLIDATED_KEY = ".zmetadata", "consolidated_metadata"  # of zarr-python: a file of version 2, a key of the group's document of version 3
 
 
 def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
@@ -90,7 +93,7 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
             if not isinstance(attributes, dict):
                 raise CorruptError(f"{path}: attributes: expected an object, found {json.dumps(attributes)[:80]}")
             after = {**document, "attributes": change(copy.deepcopy(attributes))}
-            after.pop("consolidated_metadata", None)  # it describes the group before this edit
+            after.pop(_CONSOLIDATED_KEY, None)  # it describes the group before this edit
             return after
         files.remove_temporaries(folder, _GROUP)
         if not files.exists(f"{folder}/{_GROUP}"):
@@ -98,6 +101,55 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
         return change(copy.deepcopy(document))
 
     update_json(path, lambda: _read(path), changed, format_document, group_document({}) if zarr_format == 3 else {})
+
+
+def drop_consolidated(folder: str) -> None:
+    """Remove the consolidated metadata of a group and of the groups above it: they describe arrays that are about to change, and readers believe them."""
+    for group in _groups_from(folder):
+        path, listing = f"{group}/{FILE_NAME}", f"{group}/{_CONSOLIDATED}"
+        if _has_consolidated(group):
+            update_json(path, partial(_read, path), lambda document: {key: document[key] for key in document if key != _CONSOLIDATED_KEY}, format_document)
+        if files.lexists(listing):
+            files.unlink(listing)
+
+
+def check_consolidated(folder: str) -> None:
+    """Raise PermissionError if consolidated metadata cannot be removed."""
+    for group in _groups_from(folder):
+        if (_has_consolidated(group) or files.lexists(f"{group}/{_CONSOLIDATED}")) and not files.is_writable(group):
+            raise PermissionError(errno.EACCES, "the consolidated metadata of the group could not be removed", group)
+
+
+def _groups_from(folder: str) -> Iterator[str]:
+    """Yield a folder and those above it, up to the first one that is no group."""
+    while basename(folder) and ((read_object(f"{folder}/{FILE_NAME}") or {}).get("node_type") == "group" or files.isfile(f"{folder}/{_GROUP}")):
+        yield folder
+        folder = dirname(folder)
+
+
+def _has_consolidated(group: str) -> bool:
+    """Return whether the ``zarr.json`` of a group has consolidated metadata of other software; those of a view describe WKW layers."""
+    path = f"{group}/{FILE_NAME}"
+    return _CONSOLIDATED_KEY in (read_object(path) or {}) and not is_view(path)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEdit(MetadataEdit):
+    """Change of how a single array is stored, which no document of another folder may contradict."""
+
+    kind: ClassVar[str] = "zarr array"
+    folder_names: ClassVar[tuple[str, ...]] = ("above",)
+    above: str
+    """Folder above the array, perhaps a group."""
+
+    def check_writable(self) -> None:
+        check_consolidated(self.above)
+
+    def make_room(self) -> None:
+        drop_consolidated(self.above)
+
+    def apply(self) -> None:
+        drop_consolidated(self.above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +169,13 @@ class NgffEdit(MetadataEdit):
     @property
     def _zarr_format(self) -> int:
         return zarr_format_of(self.version)
+
+    def check_writable(self) -> None:
+        MetadataEdit.check_writable(self)
+        check_consolidated(self.folder)
+
+    def make_room(self) -> None:
+        drop_consolidated(self.folder)
 
     def apply(self) -> None:
         # Outer groups come first, so that the path from the image to the label image exists once the label image is written.
@@ -175,6 +234,7 @@ class NgffRemoval(LevelRemoval):
             check_unreferenced(existing[1], self.keys, f"{self.folder}: multiscales[0]")
 
     def apply(self) -> None:
+        drop_consolidated(self.folder)
         stored = read_attributes(self.folder)
         if stored is not None and find_image(stored[1], self.folder) is not None:
             update_attributes(self.folder, stored[0], self._without_arrays)

@@ -16,7 +16,7 @@ from wkwdask.formats.zarr.codec import SHUFFLES, ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, new_axes, raw_codecs, zarr_shape
 from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import DEFAULT_VERSION, LABELS, VERSIONS, has_systems, is_written, multiscale, pyramid_level, rgb_range, scale_of, zarr_format_of
-from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image
+from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, read_attributes, read_image
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
@@ -216,7 +216,8 @@ class ArrayTarget(TargetFolder):
         encoding = _choose_encoding(spec, _with_defaults_from(options, like), "0.4" if is_v2 else "0.5", is_label=False)
         names = {"dimension_names": node.document.get("dimension_names")}
         target = _target_array(self.folder, spec, encoding, node.attributes, **({} if is_v2 or names["dimension_names"] is None else names))
-        return NewLevels(dirname(self.folder), (self.folder,), (target,), _journal_settings(spec, encoding), stored_as=_describe(encoding))
+        above = dirname(self.folder)
+        return NewLevels(above, (self.folder,), (target,), _journal_settings(spec, encoding), ArrayEdit(above), stored_as=_describe(encoding))
 
 
 def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:

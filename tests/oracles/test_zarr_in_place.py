@@ -1,0 +1,45 @@
+"""zarr-python reads arrays that were stored again in place, with consolidated metadata and attributes of other software."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import wkwdask
+
+zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+
+pytestmark = [pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part"), pytest.mark.filterwarnings("ignore:.*zarr-python:UserWarning")]
+VOXELS = np.arange(24 * 20 * 16, dtype=np.uint16).reshape(24, 20, 16)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_array_of_a_consolidated_group_is_read_correctly_after_a_change_in_place(tmp_path, zarr_format):
+    outer = zarr.create_group(tmp_path / "outer.zarr", zarr_format=zarr_format)
+    group = outer.create_group("group")
+    for name in ("a", "b"):
+        group.create_array(name, data=VOXELS, chunks=(8, 8, 8), compressors=None)
+    zarr.consolidate_metadata(tmp_path / "outer.zarr" / "group", zarr_format=zarr_format)
+    zarr.consolidate_metadata(tmp_path / "outer.zarr", zarr_format=zarr_format)
+
+    wkwdask.rechunk(tmp_path / "outer.zarr" / "group" / "a", chunk_shape=(16, 16, 16), compression="zstd")
+
+    for path in ("outer.zarr", "outer.zarr/group"):
+        opened = zarr.open_group(tmp_path / path, mode="r")
+        inside = opened if "a" in opened else opened["group"]
+        np.testing.assert_array_equal(inside["a"][...], VOXELS)
+        np.testing.assert_array_equal(inside["b"][...], VOXELS)
+
+
+@pytest.mark.parametrize("ngff", ["0.4", "0.5", "0.6"])
+def test_levels_of_a_consolidated_image_are_read_correctly_after_a_change(tmp_path, ngff):
+    image = tmp_path / "image.ome.zarr"
+    wkwdask.save(VOXELS[None], image, voxel_size=(4, 4, 8), ngff=ngff, compression="raw")
+    zarr.consolidate_metadata(image, zarr_format=2 if ngff == "0.4" else 3)
+
+    wkwdask.compress(image, compression="zstd", chunk_shape=(8, 8, 8))
+    wkwdask.build_pyramid(image)
+
+    opened = zarr.open_group(image, mode="r")
+    assert {"1", "2-2-1"} <= set(opened.array_keys())
+    np.testing.assert_array_equal(opened["1"][...], VOXELS.T)
