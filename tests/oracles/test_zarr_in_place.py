@@ -43,3 +43,14 @@ def test_levels_of_a_consolidated_image_are_read_correctly_after_a_change(tmp_pa
     opened = zarr.open_group(image, mode="r")
     assert {"1", "2-2-1"} <= set(opened.array_keys())
     np.testing.assert_array_equal(opened["1"][...], VOXELS.T)
+
+
+@pytest.mark.parametrize("ngff", ["0.4", "0.5"])
+def test_attributes_of_a_level_stay_when_it_is_stored_again(tmp_path, ngff):
+    image = tmp_path / "image.ome.zarr"
+    wkwdask.save(VOXELS[None], image, voxel_size=(4, 4, 8), ngff=ngff)
+    zarr.open_array(image / "1", mode="r+").attrs["microscope"] = {"name": "A"}
+
+    wkwdask.compress(image, compression="gzip")
+
+    assert zarr.open_array(image / "1", mode="r").attrs["microscope"] == {"name": "A"}

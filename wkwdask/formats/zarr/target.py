@@ -120,7 +120,8 @@ class NgffTarget(TargetFolder):
         blosc = _blosc_of(like) if options.compression is None else _BLOSC
         options = _with_defaults_from(options, like)
         encodings = [replace(_choose_encoding(spec, options, version, is_label=is_label), blosc=blosc) for spec in specs]
-        targets = tuple(map(_target_array, folders, specs, encodings))
+        kept = [_attributes_in_place(folder, spec, like) for folder, spec in zip(folders, specs, strict=True)]
+        targets = tuple(map(_target_array, folders, specs, encodings, kept))
         edit = self._edit(first, levels, version, is_label=is_label)
         self._check_voxel_size(size, sizes, {mag.name for mag in (*self.destination.all_mags, *(spec.box.mag for spec in specs))})
         array_settings = list(map(_journal_settings, specs, encodings))
@@ -257,10 +258,20 @@ def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_
     return ArrayEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
 
 
+def _attributes_in_place(folder: str, spec: LevelSpec, like: Volume | None) -> dict[str, Any] | None:
+    """Return the attributes of a level that replaces its own source, None for another level."""
+    node = read_node(folder) if isinstance(like, StoredArray) and like.folder == folder else None
+    return None if node is None else {**node.attributes, **_placement(spec)}
+
+
+def _placement(spec: LevelSpec) -> dict[str, Any]:
+    return {"mag": list(spec.box.mag.factors), "offset_vx": list(spec.box.topleft)}
+
+
 def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding, attributes: dict[str, Any] | None = None, **others: Any) -> TargetArray:
     """Return a new array as a target; its element 0 is the lowest voxel of its box. ``others`` are further keys of a document of version 3."""
     store, box = open_store(folder), spec.box
-    attributes = {"mag": list(box.mag.factors), "offset_vx": list(box.topleft)} if attributes is None else attributes
+    attributes = _placement(spec) if attributes is None else attributes
     if encoding.version == 2:
         documents = {".zarray": encoding.document_v2(box.size), ".zattrs": attributes}
     else:
