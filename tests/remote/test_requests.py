@@ -44,6 +44,7 @@ def large(tmp_path_factory):
 @pytest.fixture
 def noise(large, tmp_path):
     """A proxy in front of that mag, and its voxels."""
+    pytest.importorskip("obstore", reason="reads from servers")
     if nginx_program() is None:
         pytest.skip("nginx is absent: apt-get install nginx-light")
     with nginx(large[0], tmp_path) as web, proxy(web.url) as running:

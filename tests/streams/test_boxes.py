@@ -23,7 +23,9 @@ from wkwdask.streams import threads
 from wkwdask.streams.boxes import read_boxes
 
 OFFSET, SHAPE = (3, 0, 9), (43, 30, 37)
-WKW, PRECOMPUTED, SHARDED, N5, ZARR_2, ZARR_3, TOY = FORMS
+WKW, PRECOMPUTED, SHARDED, N5, ZARR_2, ZARR_3, TOY = (
+    next(form for form in FORMS if form.name == name) for name in ("wkw", "precomputed", "precomputed-sharded", "n5", "ngff-0.4", "ngff-0.5", "toy")
+)
 VOLUMES = {
     "wkw-raw": (WKW, "uint8", 1, {"compression": "raw"}),
     "wkw-raw-3-channels": (WKW, "int16", 3, {"compression": "raw"}),

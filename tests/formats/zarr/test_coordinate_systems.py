@@ -222,6 +222,7 @@ def test_scenes_are_listed_by_info(tmp_path):
 
 
 def save(url, **options):
+    pytest.importorskip("zarr", reason="the codecs of zarr")
     return wkwdask.to_zarr(VOXELS, url, voxel_size=(4, 4, 8), offset=(4, 6, 3), ngff="0.6", chunk_shape=(4, 4, 4), shard_shape=(8, 8, 8), **options)
 
 

@@ -13,6 +13,8 @@ import wkwdask
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.zarr import single_file
 
+pytest.importorskip("zarr", reason="the codecs of zarr")
+
 VOXELS = np.random.default_rng(9).integers(1, 200, (1, 20, 18, 12)).astype(np.uint16)
 CHUNKS = {"chunk_shape": (4, 4, 4), "shard_shape": (8, 8, 8)}
 

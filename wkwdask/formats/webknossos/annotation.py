@@ -33,7 +33,7 @@ from wkwdask.model.volume import delegate_to
 from wkwdask.plans.cells import cell_map, union_cells
 from wkwdask.store import files
 from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import basename, is_zipped, local_path
+from wkwdask.store.paths import ZIP, basename, is_zipped, local_path
 
 if TYPE_CHECKING:
     import os
@@ -126,7 +126,9 @@ class VolumeLayer:
 
 def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None) -> tuple[list[AnnotationMag], str]:
     """Open one volume layer of an annotation, and return its mags with a note on the layers that are not used."""
-    file, note = _data_file(local_path(url), fallback, volume_layer)
+    path = local_path(url)
+    # WEBKNOSSOS and its users name the zips of annotations as they like.
+    file, note = _data_file(f"{path}{ZIP}" if files.isfile(path) else path, fallback, volume_layer)
     state, contents = state_of(file), _contents(file)
     mags = []
     for folder, (mag, blocks) in sorted(contents.items(), key=lambda item: (item[1][0].maximum, item[1][0].factors)):
