@@ -36,6 +36,8 @@ def expect_by_others(url: str, mag: object, case: Case) -> None:
     image = find(url).choose(None)
     level = image.find(mag)
     for name, read in _READERS.get("wkw" if image.container is not None else image.format, {}).items():
+        if image.key == "" and name != "tensorstore":  # a single array belongs to no group
+            continue
         if find_spec(name) is not None and not (name == "tensorstore" and _has_suffixes(level)):
             voxels = read(image, level, case)
             np.testing.assert_array_equal(voxels, case.array, err_msg=f"{name} reads other voxels")

@@ -172,12 +172,12 @@ class ChunkCodec(ABC):
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
         """Decode a whole chunk, perhaps into ``memory`` (at least one chunk), see :meth:`decode`; returns None if all voxels are zero."""
-        voxels = self.decode(data, shape, source, offset)
+        c, x, y, z = shape
+        voxels = self.decode(data, shape, source, offset)[:c, :x, :y, :z]  # some formats store whole chunks at the end of an array
         if is_zero(voxels):
             return None
         if voxels.shape == shape and voxels.dtype == memory.dtype:
             return voxels
-        c, x, y, z = shape
         out = memory[:c, :x, :y, :z]
         if voxels.shape != shape:  # a stored shape that is smaller than that of the grid
             out[...] = 0

@@ -81,8 +81,10 @@ class ZarrFormat(ArrayFormat):
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         edit = NgffRemoval(image.folder, tuple(level.key for level in levels if level.key))
+        if not edit.keys:  # a single array
+            return None
         edit.check_unreferenced()
-        return edit if edit.keys else None
+        return edit
 
     def is_level_folder(self, folder: str) -> bool:
         """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json`` beside its files is none."""
