@@ -275,7 +275,8 @@ class TargetArray:
             return self.splicer.splice_shard(source, self, shard)
         box = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
         receipt = Receipt(shard, box, voxels=box.volume)
-        if self.is_sharded and isinstance(source.layout, Shards) and source.codec == self.array.codec and source.store.is_local:
+        has_same_cells = (source.grid.origin, source.grid.chunk) == (self.array.grid.origin, self.array.grid.chunk)
+        if has_same_cells and self.is_sharded and isinstance(source.layout, Shards) and source.codec == self.array.codec and source.store.is_local:
             return self._copied_shard(receipt, source, self._cells(box))
         chunks = self._reframed_chunks(source, self._cells(box))
         return self._spliced_shard(receipt, chunks) if self.is_sharded else self._spliced_files(receipt, chunks)
