@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 collect_ignore = ["support/stand_in"]  # imported by the search for doctests, its torch would pass for the real one
 
 # No deadline: a first call compiles its kernel, and machines are shared. ``ci`` draws the same examples in every run.
-settings.register_profile("ci", max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", settings.get_profile("ci"), max_examples=5)  # other versions of others' software under the same code
 settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

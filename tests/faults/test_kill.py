@@ -312,22 +312,22 @@ def expected(tmp_path_factory):
 # ----------------------------------------------------------------------------- at every step
 
 
-ALL_STEPS = ("write_new", "overwrite", "overwrite_pyramid", "merge")
+ALL_STEPS = ("write_new", "overwrite_pyramid")
 
 
 def chosen_steps(changes, publishing, name):
-    """Some steps of the beginning, of the work between and of the clearing away; all of the publishing, or every third where other jobs do the same.
+    """Some steps of the beginning, of the work between and of the clearing away; all of the publishing, or every fifth where other jobs do the same.
 
-    Three successive jobs of the list have all steps together.
+    Five successive jobs of the list have all steps together.
     """
     if KILLS:
         return range(1, changes + 1)
     first, last = max(12, publishing - 5), publishing + 14
-    turn = list(JOBS).index(name) % 3
+    turn = list(JOBS).index(name) % 5
     steps = {
-        *range(1 + turn, 12, 3),
+        *range(1 + turn, 12, 5),
         *range(12, first, max(9, first // 6)),
-        *(range(first, last) if name in ALL_STEPS else range(first + turn, last, 3)),
+        *(range(first, last) if name in ALL_STEPS else range(first + turn, last, 5)),
         *range(last, changes, 20),
         *range(changes - 1, changes + 1),
     }

@@ -147,7 +147,7 @@ def test_driver_killed_again_and_again(tmp_path, undisturbed, case):
     known = undisturbed(case)
     campaign = Campaign(known, tmp_path, 30)
     kinds = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
-    while campaign.kills < (KILLS or 8):
+    while campaign.kills < (KILLS or 4):
         scheduler = str(campaign.random.choice(["synchronous", "threads"]))
         campaign.stop_once(scheduler, campaign.random.choice(kinds), int(campaign.random.integers(0, len(known.tasks) // 3)))
     repeated = campaign.finish()
@@ -201,7 +201,7 @@ def test_second_start_killed_at_any_step(tmp_path, undisturbed):
     assert changes > publishing > 12
     known.check(tmp_path / "whole")
     problems = []
-    steps = range(1, changes + 1) if KILLS else (*range(1, 30, 4), *range(30, changes, changes // 8))
+    steps = range(1, changes + 1) if KILLS else (*range(1, 30, 7), *range(30, changes, changes // 5))
     folder = tmp_path / "ds"
     for step in killed_at_each(steps, known.case.build, second_start, folder):
         finished = (folder / "seg" / known.case.mags[0]).exists()
@@ -336,7 +336,7 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
     known = undisturbed("parts")
     random = np.random.default_rng(32)
     folder = known.start(tmp_path / "ds")
-    for n in range(KILLS or 10):
+    for n in range(KILLS or 5):
         driver = Driver(str(folder), "parts", str(tmp_path / f"{n}.log"), kill_at=int(random.integers(10, 50)), kill_after=random.uniform(0, 0.01))
         if driver.fork() == 0:
             known.check(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -134,9 +135,24 @@ def _run(code, tmp_path, **environment):
     return done.stdout
 
 
+SAID = "import io, sys\nsys.stderr = io.StringIO()\n" + WITHOUT_LZ4 + "print(sys.stderr.getvalue())\n"
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
+    """Folder that a process has filled, and what this process has said."""
+    folder = tmp_path_factory.mktemp("first") / "cache"
+    return folder, _run(SAID, folder.parent, WKWDASK_CACHE_DIR=str(folder), WKWDASK_PROGRESS="on")
+
+
+@pytest.fixture
+def cache(first_run, tmp_path):
+    return shutil.copytree(first_run[0], tmp_path / "cache")
+
+
 def test_kernels_compile_in_memory_without_a_cache_folder(tmp_path):
     nowhere = {"HOME": NOWHERE, "XDG_CACHE_HOME": NOWHERE, "TMPDIR": NOWHERE}
-    _run("import tempfile\ntempfile.tempdir = " + repr(NOWHERE) + WITH_LZ4 + "assert compiler.cache_folder() is None", tmp_path, **nowhere)
+    _run("import tempfile\ntempfile.tempdir = " + repr(NOWHERE) + WITHOUT_LZ4 + "assert compiler.cache_folder() is None", tmp_path, **nowhere)
 
 
 NOTHING_COMPILED = "assert not compiler._say_that_it_compiles.cache_info().currsize\n"
@@ -156,10 +172,8 @@ def test_second_process_loads_cached_code_from_the_chosen_folder(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
-def test_cached_code_loads_without_the_rest_of_numba(tmp_path):
+def test_cached_code_loads_without_the_rest_of_numba(tmp_path, cache):
     """Numba imports what it can compile, SciPy too, once something is compiled: by the same kernel for another type, or by a user's function."""
-    cache = {"WKWDASK_CACHE_DIR": str(tmp_path / "cache")}
-    _run(WITHOUT_LZ4, tmp_path, **cache)
     alone = "import sys\nassert not {'scipy.linalg', 'numba.np.linalg'} & set(sys.modules)\n" + NOTHING_COMPILED
     after = """
 source, out = source.astype(np.float64), out.astype(np.float64)
@@ -169,13 +183,12 @@ import numba
 assert numba.njit(lambda a: np.linalg.norm(a) + a.sum())(np.ones(4)) == 6
 assert 'numba.np.linalg' in sys.modules
 """
-    _run(WITHOUT_LZ4 + alone + after, tmp_path, **cache)
+    _run(WITHOUT_LZ4 + alone + after, tmp_path, WKWDASK_CACHE_DIR=str(cache))
 
 
-def test_folder_that_somebody_else_filled_is_read(tmp_path):
+def test_folder_that_somebody_else_filled_is_read(tmp_path, cache):
     """A cache in an image or of a cluster: machine code is loaded from it, and what it lacks is saved in the user's own folder."""
-    shared, own = tmp_path / "shared", tmp_path / "xdg"
-    _run(WITHOUT_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(shared))
+    shared, own = cache, tmp_path / "xdg"
     kept = _files(shared)
     assert kept
     read_only = f"import os\nallowed = os.access\nos.access = lambda path, mode: {str(shared)!r} not in str(path) and allowed(path, mode)\n"  # also for root
@@ -190,10 +203,8 @@ def test_folder_that_somebody_else_filled_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"damaged"])
-def test_damaged_machine_code_is_compiled_again(tmp_path, content):
+def test_damaged_machine_code_is_compiled_again(tmp_path, cache, content):
     """A power cut can leave an empty file."""
-    cache = tmp_path / "cache"
-    _run(WITHOUT_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(cache))
     (file,) = _files(cache)
     code = file.read_bytes()
     file.write_bytes(content)
@@ -212,17 +223,14 @@ pathlib.Path.write_bytes = refuse
     assert not _files(tmp_path / "cache")
 
 
-def test_first_compilation_says_why_it_takes_long(tmp_path):
+def test_first_compilation_says_why_it_takes_long(tmp_path, first_run, cache):
     """One line in the first process; later ones are silent, also when they compile a kernel."""
-    cache = str(tmp_path / "cache")
-    said = "import io, sys\nsys.stderr = io.StringIO()\n" + WITHOUT_LZ4 + "print(sys.stderr.getvalue())\n"
-    environment = {"WKWDASK_CACHE_DIR": cache, "WKWDASK_PROGRESS": "on"}
-    lines = _run(said, tmp_path, **environment).strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("wkwdask: compiling kernels")
-    assert cache in lines[0]
-    another_type = said.replace("np.uint8", "np.uint16")
-    assert _run(another_type, tmp_path, **environment).strip() == ""
+    folder, said = first_run
+    (line,) = said.strip().splitlines()
+    assert line.startswith("wkwdask: compiling kernels")
+    assert str(folder) in line
+    another_type = SAID.replace("np.uint8", "np.uint16")
+    assert _run(another_type, tmp_path, WKWDASK_CACHE_DIR=str(cache), WKWDASK_PROGRESS="on").strip() == ""
 
 
 @pytest.mark.parametrize("calls", [1, 2])

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-MUTATIONS = {"nightly": 100_000, "few": 20}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 60)
+MUTATIONS = {"nightly": 100_000, "few": 20}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 30)
 """Mutations of each sample."""
 
 # Values that readers of text trust too easily: other types, huge and negative numbers, paths that lead elsewhere, half a surrogate pair.
