@@ -29,6 +29,9 @@ providers = sys.modules.get("hypothesis.internal.conjecture.providers")  # not p
 if settings.default.derandomize and hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = providers.Constants
 
+# Tests start hundreds of processes. Without bytecode each of them would compile the package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 MEMORY_FOLDER = Path("/dev/shm")
 MEMORY_NBYTES = 4 << 30  # several times what the tests of all workers write
