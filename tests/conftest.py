@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.passed_tests import PassedTests
 from support.private_slurm import missing_programs, private_slurm
 
 import wkwdask
@@ -41,7 +42,14 @@ if MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
 
 
+def pytest_addoption(parser):
+    parser.addoption("--passed", type=Path, metavar="FILE", help="leave out the tests that a file lists, and add those that pass")
+
+
 def pytest_configure(config):
+    if config.option.passed is not None:
+        # with pytest-xdist, all processes choose, and the one that has started the others writes
+        config.pluginmanager.register(PassedTests(config.option.passed, adds=not hasattr(config, "workerinput")))
     config.option.loadscopereorder = False  # pytest-xdist hands out files in the order below, not by their number of tests
 
 

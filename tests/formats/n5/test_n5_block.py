@@ -33,6 +33,8 @@ from wkwdask.formats.n5.block import (
 from wkwdask.formats.n5.zarr_view import from_zarr_codec, to_zarr_codec
 from wkwdask.model.json_text import Problems
 
+pytestmark = pytest.mark.checks_more
+
 # The example of the specification (README of saalfeldlab/n5, "File-system specification", rule 9): 1 x 2 x 3 values of uint16, 1 to 6.
 HEADER = "0000 0003 00000001 00000002 00000003"
 VECTORS = {
@@ -46,6 +48,7 @@ VALUES = np.array([1, 2, 3, 4, 5, 6], np.uint16).reshape((1, 2, 3), order="F")
 
 
 NEED_A_PACKAGE = ("zstd", "blosc")
+pytestmark = pytest.mark.checks_more
 HAVE = [name for name in COMPRESSION_TYPES if name != "lz4" and (name not in NEED_A_PACKAGE or find_spec("imagecodecs"))]
 
 
