@@ -63,7 +63,7 @@ def _nodes(path):
 
 
 def _imported(nodes, module, is_package, package):
-    """Give (line, absolute module name) of every import; ``from a import b`` counts as ``a.b``, since ``b`` may be a module."""
+    """Return (line, absolute module name) of every import; ``from a import b`` counts as ``a.b``, since ``b`` may be a module."""
     parent = [package, *module.split(".")] if module else [package]
     if not is_package:
         parent = parent[:-1]
@@ -82,7 +82,7 @@ def _imported(nodes, module, is_package, package):
 
 
 def _touched(nodes):
-    """Give (line, call) of everything that touches files: the builtin ``open``, functions of ``os`` and ``numpy``, modules of the standard library."""
+    """Return (line, call) of everything that touches files: the builtin ``open``, functions of ``os`` and ``numpy``, modules of the standard library."""
     for node in nodes:
         if isinstance(node, ast.Name) and node.id == "open" and isinstance(node.ctx, ast.Load):
             yield node.lineno, "open"
@@ -132,7 +132,7 @@ def test_the_house():
 
 
 def imports_of(root, package="wkwdask"):
-    """Give what each module imports of the package; a package that is imported for a name in it counts as its ``__init__``."""
+    """Return what each module imports of the package; a package that is imported for a name in it counts as its ``__init__``."""
     modules = {_module_name(path, root): path for path in sorted(root.rglob("*.py"))}
     found = {}
     for module, path in modules.items():
@@ -328,7 +328,6 @@ def test_a_name_of_a_format_is_found(tmp_path):
 
 
 def test_formats_have_no_types_outside():
-    """Nobody outside of formats asks for the class of what a format gives."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         nodes = _nodes(path)

@@ -31,7 +31,7 @@ class Sampler:
         self.first = self.peak = self._now()
 
     def _now(self) -> int:
-        """Give RssAnon [bytes]."""
+        """Return RssAnon [bytes]."""
         line = next(line for line in self._status.read_text().splitlines() if line.startswith("RssAnon:"))
         return int(line.split()[1]) * 1024
 

@@ -157,7 +157,7 @@ class Faster:
     """Whether the notes say what both take of memory."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
-        """Give one line."""
+        """Return one line."""
         row = Row(work, outcomes[self.tool], outcomes[self.against], "" if self.target is None else f">= {self.target:g}x")
         ratio = row.ratio()
         if ratio is not None:
@@ -186,7 +186,7 @@ class FasterByWall:
     """The ratio that is asked for."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
-        """Give one line."""
+        """Return one line."""
         ours, other = outcomes[self.tool], outcomes[self.against]
         row = Row(work, ours, other, f">= {self.target:g}x of wall")
         if row.ratio() is not None:
@@ -208,7 +208,7 @@ class OfLimit:
     """The part that is asked for, None for information."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
-        """Give one line."""
+        """Return one line."""
         row = Row(work, outcomes[self.tool], outcomes[self.limit], "" if self.target is None else f">= {self.target:g}x")
         ratio = row.ratio()
         if ratio is not None:
@@ -232,7 +232,7 @@ class Within:
     """Largest allowed ratio."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
-        """Give one line."""
+        """Return one line."""
         ours, other = outcomes[self.tool], outcomes[self.against]
         row = Row(work, ours, other, f"within {self.times:g}x")
         if row.ratio() is not None:
@@ -254,7 +254,7 @@ class OfCopy:
     """The part that is asked for."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
-        """Give one line."""
+        """Return one line."""
         ours, copy = outcomes[self.tool], outcomes[self.copy]
         row = Row(work, ours, copy, f">= {self.target:g} of wall")
         if row.ratio() is not None:
@@ -277,7 +277,7 @@ class Scaling:
     """The part of the speed-up of pure compute that is asked for."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
-        """Give one line."""
+        """Return one line."""
         one, two, compute_one, compute_two = outcomes[:4]
         row = Row(work, two, one, f">= {self.target:g} of compute")
         if all(outcome.samples for outcome in outcomes):

@@ -116,7 +116,7 @@ class NoMore:
     """Place among the units."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
-        """Give one line."""
+        """Return one line."""
         ours, peer = outcomes[self.tool], outcomes[self.against]
         row = Row(work, ours, peer, "no more requests, no more seconds")
         if row.ratio() is not None:

@@ -132,7 +132,6 @@ class TestRawBlocks:
         assert raw_block_bounds(self.header, 2, 2, 16 + 4 * 48, "x0.wkw").tolist() == [112, 160, 208]
 
     def test_data_beyond_the_file(self):
-        """A data offset beyond the end is named as it is: no block has a negative number."""
         header = replace(self.header, data_offset=5000)
         with pytest.raises(TruncatedError, match=r"x0\.wkw: block 0 at byte 5000: the file has 400 bytes"):
             raw_block_bounds(header, 0, 8, 400, "x0.wkw")

@@ -115,7 +115,6 @@ def test_join_copies_every_block_to_its_place(case):
 
 
 def test_octants_join_in_eight_copies():
-    """Aligned cubes are contiguous: 8 runs in Morton order need 8 segments, whatever their sizes are."""
     runs = [_table(range(8 * n, 8 * n + 8), [n + 1] * 8) for n in range(8)]
     sizes, segments = join_order(runs[::-1], 64)
     assert sizes.tolist() == [n + 1 for n in range(8) for _ in range(8)]

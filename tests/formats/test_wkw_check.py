@@ -104,7 +104,6 @@ def test_what_is_mended_keeps_what_was_good(tmp_path_factory, data):
 
 @given(data=st.data())
 def test_a_damaged_header_is_proven_by_the_blocks(tmp_path_factory, data):
-    """A header that is written anew is the one that the file had, or there is none."""
     folder = tmp_path_factory.mktemp("mag")
     header = data.draw(headers())
     array = voxels_of(header, data)
@@ -209,7 +208,6 @@ def test_what_cannot_be_read(tmp_path):
 
 
 def test_a_mending_that_fails_changes_nothing(tmp_path, monkeypatch):
-    """The old file stays in its place until the new one is complete."""
     folder = tmp_path / "1"
     header = make_header("uint8", block_len=4, file_len=2, block_type=BlockType.LZ4)
     path = stored(folder, encode_file(np.ones((1, 8, 8, 8), np.uint8), header)[:-3])

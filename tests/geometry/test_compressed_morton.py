@@ -21,7 +21,7 @@ DIAGRAM_GRID = (1 << 16, 1 << 14, 1 << 24)
 
 
 def _places(line):
-    """Give the place in the code of each bit of a coordinate, the lowest first."""
+    """Return the place in the code of each bit of a coordinate, the lowest first."""
     digits = line.replace(" ", "")[::-1]
     return [place for place, digit in enumerate(digits) if digit != "-"]
 

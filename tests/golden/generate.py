@@ -35,13 +35,13 @@ CASES = {
 
 
 def shape(name: str) -> tuple[int, int, int, int]:
-    """Give the shape (c, x, y, z) of a case."""
+    """Return the shape (c, x, y, z) of a case."""
     _, channels, _, block_len, file_len, files = CASES[name]
     return (channels, *(n * block_len * file_len for n in files))
 
 
 def expected(name: str) -> np.ndarray:
-    """Give the voxels of a case: a formula of their place, different on every axis and using the top bits of the type."""
+    """Return the voxels of a case: a formula of their place, different on every axis and using the top bits of the type."""
     dtype = np.dtype(CASES[name][0])
     c, x, y, z = np.indices(shape(name), dtype=np.int64)
     if "zeros" in name:

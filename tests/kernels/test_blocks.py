@@ -551,7 +551,6 @@ def test_clear_an_array_that_is_not_plain(path):
 
 @given(st.data())
 def test_zeros_wait_for_something_else(data):
-    """Whatever comes in whatever order: complete where something was not zero, untouched where not."""
     out = np.full((1, 8, 8, 8), 7, np.uint8)
     at_once = data.draw(st.booleans())
     zeros = ZeroFill(out, at_once=at_once)

@@ -97,7 +97,6 @@ def test_a_pass_stops_where_a_share_is_less_than_a_chunk(case):
 
 @given(cases())
 def test_memory(case):
-    """What is read at once is within the budget or one window long; a brick of any mag holds no more than that, or is the least that holds whole windows."""
     assume(all(n & (n - 1) == 0 for n in case.chunk))  # one of another length cannot be halved down to a voxel
     for plan in case.passes:
         first = plan.levels[0]
@@ -254,7 +253,6 @@ def test_levels_in_order_get_their_bricks_in_morton_order(case):
 
 @given(cases(), st.integers(1, 1000))
 def test_regions_of_an_earlier_planning_are_kept(case, workers):
-    """A job that goes on has the regions of its first start, however many workers there are now."""
     regions = [plan.levels[0].region_shape for plan in case.passes]
     again = plan_passes(case.passes[0].source_box, case.mags[1:], [Tiling(case.chunk, case.shard, case.voxel_nbytes)] * len(case.mags), workers, regions)
     assert again == case.passes

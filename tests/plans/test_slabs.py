@@ -52,7 +52,6 @@ def test_every_voxel_once(case):
 
 @given(cases())
 def test_whole_files_come_in_their_order(case):
-    """Where parts are not joined, each file's blocks come in Morton order, and no file is opened twice."""
     plan, block, file_vx = case
     if not plan.contains_whole_shards((file_vx,) * 3):
         assert all(n <= m for n, m in zip(plan.brick_shape, (file_vx,) * 3, strict=True))
@@ -98,7 +97,6 @@ def test_known_plans(box, pieces, voxel_nbytes, workers, region, reading):
 
 @given(vectors(1, 60_000), st.sampled_from([1, 2, 4, 12]))
 def test_memory(size, voxel_nbytes):
-    """A reading is no larger than it may be; sections of which a slab fits are read whole."""
     box = BoundingBox((77, 3, 5), size)
     plan = plan_slabs(box, [(size[0], size[1], 1)], Tiling((32,) * 3, (1024,) * 3, voxel_nbytes), 4)
     largest = math.prod(min(n, m) for n, m in zip(plan.reading_shape, size, strict=True)) * voxel_nbytes
@@ -109,7 +107,6 @@ def test_memory(size, voxel_nbytes):
 
 
 def test_shapes_of_an_earlier_start():
-    """A job that goes on keeps what it decided, whatever machine it is on now."""
     first = plan_slabs(BoundingBox((0, 0, 0), (500, 500, 500)), [(64, 64, 64)], Tiling((32,) * 3, (128,) * 3, 1), 100)
     again = plan_slabs(BoundingBox((0, 0, 0), (500, 500, 500)), [(64, 64, 64)], Tiling((32,) * 3, (128,) * 3, 1), 1, (first.region_shape, first.reading_shape))
     assert again == first

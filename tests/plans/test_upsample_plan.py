@@ -67,7 +67,6 @@ def test_shapes(case):
 
 @given(cases())
 def test_memory(case):
-    """What is held at once is within the budget, or one chunk and what it is made from."""
     plan = case.plan
     least = math.prod(case.chunk) * case.voxel_nbytes
     assert math.prod(plan.brick_shape) * case.voxel_nbytes <= max(BUDGET, least)
@@ -125,7 +124,6 @@ def test_occupied_regions(case, seed, share):
 
 @given(cases())
 def test_source_of_all_regions(case):
-    """What is read lies in the source's box, and all of it is read."""
     plan = case.plan
     assert plan.source_box_of(plan.box) == case.source_box
     for region in case.some_regions():

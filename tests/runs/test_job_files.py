@@ -86,7 +86,6 @@ def test_a_torn_last_line_is_no_line(tmp_path, torn):
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text() | st.floats(allow_nan=False), max_size=3), max_size=5), st.data())
 def test_every_truncation(tmp_path_factory, values, data):
-    """What is left of the file gives the whole lines before its end."""
     folder = tmp_path_factory.mktemp("journal")
     with Journal(str(folder)) as journal:
         for value in values:

@@ -172,7 +172,6 @@ def test_a_living_job_is_named(layer):
 
 
 def test_the_second_of_several_locks_is_held(layer):
-    """What was locked before is let go again."""
     job = start(layer, names=("2",))
     with pytest.raises(LockedError):
         start(layer, names=("1", "2"))
@@ -315,7 +314,6 @@ def test_a_job_on_another_mag_finishes_it_too(layer, monkeypatch):
 
 
 def test_two_renames_interrupted_between(tmp_path, monkeypatch):
-    """Without RENAME_EXCHANGE the old content is parked; the call can be made again wherever it stopped."""
     monkeypatch.setattr(files, "exchange", lambda first, second: False)
     rename = os.replace
     for stop_after in range(3):
@@ -455,7 +453,6 @@ def test_the_same_job_takes_over_its_folder(layer, existing):
 
 
 def test_a_job_that_overwrites_goes_on_as_such(layer):
-    """Whatever the second call says of mags that are there: it did not begin."""
     put_mag(layer / "1", "old")
     before = interrupted(layer, existing="overwrite")
     again = folder_of(layer, Owner.this_process("a test", before.owner.job))
@@ -507,7 +504,6 @@ def test_a_job_that_runs_is_no_interrupted_one(layer):
 
 
 def test_leaving(layer):
-    """What can go on stays, all else goes; the locks go always."""
     for line, stays in (('{"task": "a"}\n', True), ("", False)):
         job = interrupted(layer, Owner.this_process("a test"), line=line)
         assert job.suspend() is stays
@@ -634,7 +630,6 @@ def test_the_mag_of_a_pyramid_may_be_in_another_folder_of_the_dataset(layer):
 
 @pytest.mark.parametrize("existing", ["error", "overwrite"])
 def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existing):
-    """Ctrl-C between two renames: both are made, then the interruption goes on."""
     if existing == "overwrite":
         put_mag(layer / "1", "old")
         put_mag(layer / "2", "old")

@@ -244,7 +244,6 @@ def test_journals_of_before_are_read():
 
 
 def test_every_job_that_makes_a_mag_leaves_its_lines(tmp_path):
-    """And whatever reads mags knows them."""
     voxels = np.arange(32**3, dtype=np.uint8).reshape(32, 32, 32)
     mag = tmp_path / "color" / "1"
     wkwdask.to_wkw(voxels, mag, block_len=8, file_len=2)

@@ -93,7 +93,6 @@ def test_another_mag_is_another_box():
 
 @given(st.sampled_from(["uint8", "int64", "uint64", "float32"]), st.sampled_from(["zeros", "few", "noise", "extremes"]), st.integers(0, 99), st.data())
 def test_stats_are_those_of_numpy(dtype, kind, seed, data):
-    """In whatever pieces the voxels come, and whether zeros are shown or only told of."""
     box = BoundingBox(data.draw(vectors(0, 9)), data.draw(vectors(1, 6)), MAG)
     array = np.array(voxel_array(dtype, (2, *box.size), seed, kind))
     if data.draw(st.booleans()):
@@ -352,7 +351,6 @@ def test_several_files_of_one_receipt():
 
 @pytest.mark.parametrize(("origin", "is_nested"), [((-10, 4, 0), True), ((-9, 4, 0), False)])
 def test_a_ladder_of_targets_that_count_from_elsewhere(origin, is_nested):
-    """Where the files of two mags do not lie on one grid, the record names no sources."""
     places = ((Mag(1, 1, 1), origin), (Mag(2, 2, 1), (-5, 2, 0)))
     targets = [MemoryTarget("/x", "int16", 1, BoundingBox((0, 0, 0), (32, 32, 16), mag), origin=start) for mag, start in places]
     tallies = [tally_of(target, [Receipt((0, 0, 0), target.box, path="a", nbytes=9, mtime_ns=4)]) for target in targets]
@@ -377,7 +375,6 @@ def test_a_whole_mag():
     ("which", "limits", "limits_alone"), [([2, 3], (0, 300), (0, 300)), ([2], (0, 3), (2, 3)), ([0], (-5, 9), (-5, 9)), ([], (0, 0), (None, None))]
 )
 def test_files_that_nothing_is_expected_of_are_zeros(which, limits, limits_alone):
-    """In a whole mag; an update tells of what it made alone."""
     for whole in (True, False):
         tally = ShardTally(target_of(), len(which))
         for n in which:
@@ -420,7 +417,6 @@ def test_what_is_not_complete(which):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_file_of_nothing_but_nan(first):
-    """The report tells the least and greatest value, NaN aside, in whatever order files are done."""
     values = (math.nan, 2.5) if first else (2.5, math.nan)
     tally = ShardTally(target_of(), 2)
     for x, value in enumerate(values):

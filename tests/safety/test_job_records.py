@@ -458,7 +458,6 @@ def test_an_element_runs_nothing_else(submitted, tmp_path, change):
 
 
 def test_the_job_after_an_array_runs_what_was_submitted(submitted, tmp_path):
-    """Not what stands in the folder of the job."""
     root, _ = submitted
     record = json.loads((root / "batch.json").read_text())
     again = json.dumps({**{name: value for name, value in record.items() if name != "layout"}, "rounds": []})

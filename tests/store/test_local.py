@@ -148,7 +148,6 @@ def test_setgid_folders_hand_on_their_group(tmp_path):
 
 
 def test_two_writers_of_one_file(tmp_path):
-    """Each has a temporary name of its own; the last to publish wins, whole."""
     first, second = NewFile(str(tmp_path / "file")), NewFile(str(tmp_path / "file"))
     first.write(b"first" * 100, 0)
     second.write(b"second", 0)

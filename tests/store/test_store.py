@@ -66,7 +66,6 @@ def test_over_http(tmp_path, sharding):
 
 @pytest.mark.parametrize(("key", "path"), [("a#b", "a%23b"), ("a?b", "a%3Fb")])
 def test_keys_that_would_end_a_url(tmp_path, key, path):
-    """Cut off there, they name a file that is absent, and absent chunks are zeros; the test's server takes paths as they are asked for."""
     pytest.importorskip("obstore", reason="reads http")
     write_volume(tmp_path / "v", ARRAY, "segmentation", key=key)
     (tmp_path / "v" / key).rename(tmp_path / "v" / path)

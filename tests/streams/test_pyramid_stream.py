@@ -104,7 +104,7 @@ def _chunk_shape(plan, shortest):
 
 
 def _chunks(plan, source, brick_box, shape, *, sparse):
-    """Give the chunks of a brick, last ones first; they end where the volume does, and hold other voxels where they begin before the box."""
+    """Return the chunks of a brick, last ones first; they end where the volume does, and hold other voxels where they begin before the box."""
     box = plan.source_box
     for cell in reversed(list(cells(brick_box, shape))):
         topleft = tuple(n * edge for n, edge in zip(cell, shape, strict=True))

@@ -73,7 +73,7 @@ def open(
     chunk_size : sequence of 3 int, optional
         Chunk size to read from a precomputed scale that stores several [voxels]; by default the first.
     storage_options : mapping, optional
-        How to reach a remote server: ``profile``, ``region``, ``endpoint``, ``account``, ``anonymous``, ``requester_pays``. They hold for the server or
+        Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``, ``anonymous``, ``requester_pays``. They hold for the server or
         bucket in the rest of the process; see ``docs/remote.md``.
 
     Returns
@@ -141,7 +141,7 @@ def read(
         Threads that decode. By default as many as cores for arrays above 8 MiB, and one for smaller arrays, in other threads than the main one (where tasks
         of dask run) and in forked or spawned processes (such as workers of a data loader). Remote files are requested concurrently in any case.
     storage_options : mapping, optional
-        How to reach a remote server: ``profile``, ``region``, ``endpoint``, ``account``, ``anonymous``, ``requester_pays``. They hold for the server or
+        Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``, ``anonymous``, ``requester_pays``. They hold for the server or
         bucket in the rest of the process; see ``docs/remote.md``.
 
     Returns

@@ -241,7 +241,6 @@ def test_ngff(ngff, tmp_path, name):
 
 
 def test_n5_as_zarr(container, tmp_path):
-    """What the command prints; what it writes goes again, and what is of somebody else stays."""
     wkwdask.convert(container / "em", f"n5://{tmp_path}/v.n5/em")
     printed = run_here("n5-as-zarr", f"{tmp_path}/v.n5").output
     assert sorted(json.loads(printed)) == ["em/s0/zarr.json", "em/s1/zarr.json", "em/zarr.json", "zarr.json"]
@@ -260,7 +259,6 @@ def test_n5_as_zarr(container, tmp_path):
 
 
 def test_any_axes_as_zarr(container, tmp_path):
-    """What is no layer, since it has a time, is an array of Zarr all the same, alone and beside others."""
     zarr = pytest.importorskip("zarr", reason="the extra zarr")
     movie = np.random.default_rng(0).integers(0, 99, (9, 8, 7, 2, 3)).astype(np.uint16)
     write_dataset(tmp_path / "c.n5" / "movies" / "movie", movie, (4, 5, 6, 1, 2))

@@ -92,7 +92,6 @@ def test_a_data_array_says_where_it_lies(tmp_path):
 
 
 def test_levels(tmp_path):
-    """A group lists its levels, whoever adds them, and keeps what others wrote into it."""
     group = tmp_path / "c.n5" / "em"
     write_attributes(tmp_path / "c.n5", n5="2.5.1")
     write_attributes(group, mine=[1.25, {"deep": 0.10}])
@@ -188,7 +187,6 @@ def fail():
 
 
 def test_what_was_finished_is_kept(tmp_path):
-    """An interrupted call goes on with what its journal tells of; what was damaged meanwhile is made anew."""
     asked, state = [], {"left": 5}
 
     def chunk(block, block_info=None):
@@ -221,7 +219,6 @@ def test_what_was_finished_is_kept(tmp_path):
 
 
 def test_a_conversion_goes_on(tmp_path):
-    """Levels that were finished stay; an interrupted one goes on by itself; publishing that was cut short is finished."""
     wkwdask.create_dataset(tmp_path / "ds", voxel_size=(4, 4, 40))
     wkwdask.to_wkw(voxels(), tmp_path / "ds" / "color" / "1", category="color", file_len=1)
     wkwdask.build_pyramid(tmp_path / "ds", layer="color")

@@ -21,7 +21,7 @@ def _grid(shape, block_size):
 
 
 def _blocks(shape, block_size):
-    """Give the slices of each block, x fastest."""
+    """Return the slices of each block, x fastest."""
     nx, ny, nz = _grid(shape, block_size)
     for z, y, x in product(range(nz), range(ny), range(nx)):
         yield tuple(slice(g * edge, (g + 1) * edge) for g, edge in zip((x, y, z), block_size, strict=True))

@@ -76,7 +76,6 @@ def test_there_and_back(array):
 
 
 def test_too_many_windows(monkeypatch):
-    """Where there are more different windows than their numbers can say, larger windows are taken."""
     package = pytest.importorskip("compresso", reason="compresso needs the extra precomputed")
 
     def compress(array, steps):
@@ -139,7 +138,6 @@ def test_lengths_that_are_not_there():
 
 @given(st.data())
 def test_any_bytes(data):
-    """Nothing outside the stream and the chunk is touched, whatever the stream says."""
     pytest.importorskip("compresso", reason="compresso needs the extra precomputed")
     array = data.draw(_segmentations())
     raw = data.draw(damaged(compresso.encode(array[None], "f")))

@@ -80,7 +80,6 @@ def test_another_job_ends_it(left):
 
 
 def test_between_two_renames(tmp_path, monkeypatch):
-    """Where names cannot be swapped, there is none for a moment."""
     write(tmp_path / "v")
     with without_exchange():
         with monkeypatch.context() as patch:

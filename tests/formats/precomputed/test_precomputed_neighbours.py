@@ -69,7 +69,6 @@ def test_a_folder_that_holds_more_than_a_scale(volume, job):
 
 @pytest.mark.parametrize("key", ["4_4_40", "./4_4_40", "4_4_40/", "../v/4_4_40"])
 def test_two_scales_in_one_folder(volume, key):
-    """What is put in the place of one would be read as the other."""
     change(volume, lambda _, scales: scales.append({**scales[0], "key": key, "resolution": [8, 8, 40]}))
     before = contents(volume)
     for job in (
@@ -119,7 +118,6 @@ def test_scales_of_a_hidden_one_are_seen(volume):
 
 
 def test_several_chunk_sizes(volume):
-    """Storing them as they are is nothing to do; stored anew, a scale has one."""
     wkwdask.to_precomputed(VOXELS, volume.parent / "flat", voxel_size=(4, 4, 40), chunk_shape=(40, 30, 1), offset=(-3, 0, 5))
     for path in (volume.parent / "flat" / "4_4_40").iterdir():
         if not path.name.startswith("."):

@@ -75,7 +75,6 @@ def test_a_data_array_says_where_it_lies(tmp_path):
 
 
 def test_further_scales(tmp_path):
-    """They are listed finest first, whatever the order in which they come; what others wrote into ``info`` stays."""
     wkwdask.to_precomputed(voxels(), tmp_path / "v", **OPTIONS)
     info = info_of(tmp_path / "v")
     info["mesh"], info["scales"][0]["rois"] = "mesh", [[0, 0, 0, 9, 9, 9]]
@@ -244,7 +243,6 @@ class BrokenError(Exception):
 
 @pytest.mark.parametrize("sharded", [False, SHARDING])
 def test_what_was_finished_is_kept(tmp_path, sharded):
-    """An interrupted call goes on with what its journal tells of; what was damaged meanwhile is made anew."""
     asked, state = [], {"left": 5}
 
     def chunk(block, block_info=None):

@@ -106,7 +106,6 @@ def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
 
 @pytest.mark.parametrize("existing", ["error", "overwrite"])
 def test_no_wkw_is_written_among_arrays(dataset, existing):
-    """The JSON would go on saying that the layer is stored in another way."""
     message = "layer em is stored as zarr3, and all mags of a layer have the same format: write WKW to another layer"
     with pytest.raises(UnsupportedError, match=message):
         wkwdask.convert(dataset, dataset, layer="em", mag=1, existing=existing)

@@ -189,7 +189,6 @@ def test_without_a_json_the_box_is_that_of_the_mag_or_of_its_files(tmp_path):
 
 
 def test_a_finer_mag_that_appears_is_seen(tmp_path):
-    """Without a JSON the finest mag is found anew."""
     wkwdask.write(tmp_path / "color" / "2", (0, 0, 0), voxels(), **OPTIONS)
     box = ((0, 0, 0), (4, 4, 4))
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "color", box)[0], voxels()[:4, :4, :4])

@@ -102,7 +102,6 @@ def test_function_of_a_session():
 
 
 def test_function_stays_with_the_array():
-    """In what the array makes of its own metadata, and in pickles."""
     stored = Stored([wkwdask.offset_codec(offset=8, prefix_func=length_header)], fill=False)
     stored.array.resize((12, 10))
     stored.array.update_attributes({"a": 1})

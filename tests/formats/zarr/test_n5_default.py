@@ -194,7 +194,6 @@ def test_the_form_of_the_proposal(tmp_path):
 
 
 def test_the_fused_pipeline(tmp_path):
-    """Which calls the codec without an event loop."""
     path = "zarr.core.codec_pipeline.FusedCodecPipeline"
     if not hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
         pytest.skip(f"zarr {zarr.__version__} has no fused pipeline")

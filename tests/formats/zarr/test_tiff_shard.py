@@ -65,7 +65,6 @@ def test_update_keeps_the_header_and_reopening_does_not():
 
 
 def test_header_stays_with_the_array():
-    """In what the array makes of its own metadata, and in pickles, as they go to the workers of a cluster."""
     stored = _stored((16, 16))
     stored.array.resize((64, 96))
     stored.array.update_attributes({"a": 1})

@@ -179,7 +179,6 @@ def _small_groups():
 @pytest.mark.usefixtures("_small_groups")
 @pytest.mark.parametrize("shard", [False, (16, 16, 16)])
 def test_what_was_finished_is_kept(tmp_path, shard):
-    """An interrupted call goes on with what its journal tells of; what was damaged meanwhile is made anew, and no shard is seen before all are."""
     asked, state = [], {"left": 6}
 
     def chunk(block, block_info=None):
@@ -286,7 +285,6 @@ def test_conversions_that_are_refused(tmp_path, dataset, options, error, message
 
 
 def test_an_interrupted_conversion(tmp_path, dataset):
-    """The same call goes on; a mag that is there stays, and is not half there."""
     options = {"layer": "color", "chunk_shape": (8, 8, 8), "shard_shape": False}
     with stopping(tmp_path / "log", 1, BrokenError()), pytest.raises((BrokenError, TaskFailedError)):
         wkwdask.convert(dataset, tmp_path / "a.ome.zarr", **options)
@@ -381,7 +379,6 @@ def test_command(tmp_path, dataset):
 
 
 def test_the_list_of_labels_is_no_image(tmp_path, dataset):
-    """Labels go to folders of their own below it."""
     image = tmp_path / "em.ome.zarr"
     wkwdask.convert(dataset, image, layer="color", mag="4-4-2")
     with pytest.raises(ExistsError, match="labels: is the group that lists the labels of an image; write to a folder in it, such as"):

@@ -86,7 +86,6 @@ def test_parts(mags, compression, data):
 
 @given(data=st.data())
 def test_enclosing_box(data):
-    """What is picked out of the box is what numpy picks out of the chunk, backwards and by lists of places too."""
     shape = (5, 6, 7)
     chunk = np.arange(210).reshape(shape)
     where = data.draw(selections(shape))
@@ -165,7 +164,6 @@ def test_small_parts_read_few_bytes(tmp_path, compression):
 
 @pytest.mark.parametrize("where", [(slice(33, 35), slice(17, 19), slice(50, 52)), (slice(2, 60), slice(10, 50), slice(1, 30)), (slice(None),) * 3])
 def test_without_an_event_loop(tmp_path, where):
-    """What pipelines of zarr call that work in threads."""
     folder, expected = mag_of(tmp_path, "lz4", shape=(64, 64, 64), block_len=4, file_len=16)
     array = zarr.open_array(folder, mode="r")
 
@@ -182,7 +180,6 @@ def test_without_an_event_loop(tmp_path, where):
 
 
 def test_the_fused_pipeline(tmp_path):
-    """Where zarr has it."""
     if not hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
         pytest.skip("this version of zarr has no fused pipeline")
     folder, expected = mag_of(tmp_path, "lz4", channels=3)

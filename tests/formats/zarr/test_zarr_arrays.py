@@ -206,7 +206,6 @@ def test_arrays_from_dask(tmp_path, shards):
 
 
 def test_on_dask_workers(tmp_path):
-    """In processes of their own: the function of a session travels with the array."""
     import distributed
     from support.local_cluster import local_cluster
 

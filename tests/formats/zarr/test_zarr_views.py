@@ -143,7 +143,6 @@ def test_what_is_left_of_a_removed_layer(dataset):
 
 
 def test_labels_need_all_mags(dataset):
-    """Labels have as many levels as their image, says the specification: a segmentation with fewer is only an image of its own."""
     wkwdask.write_zarr_view(dataset)
     wkwdask.rm(dataset / "neurons" / "4-4-2")
     paths = wkwdask.write_zarr_view(dataset)
