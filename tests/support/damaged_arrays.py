@@ -173,9 +173,12 @@ def encoded_as(shape):
     return damage
 
 
-def folder_instead(folder, writer):
-    (folder / fine(writer)).unlink()
-    (folder / fine(writer)).mkdir()
+def folder_instead(path_of):
+    def damage(folder, writer):
+        (folder / path_of(writer)).unlink()
+        (folder / path_of(writer)).mkdir()
+
+    return damage
 
 
 def link(folder, writer):
@@ -327,7 +330,9 @@ CASES = [
     Case("chunk too short", encoded_as((16, 8, 4)), {"chunk.undecodable": fine}, stays=("chunk.undecodable",), lost=None, fits=is_single_zarr),
     Case("block that states other lengths", encoded_as((16, 8, 4)), {"chunk.shape": fine}, stays=("chunk.shape",), lost=None, fits=is_n5),
     Case("chunk too long", encoded_as((16, 8, 9)), {"chunk.undecodable": fine}, stays=("chunk.undecodable",), lost=None, fits=is_single),
-    Case("folder instead of a file", folder_instead, {"file.no_file": fine}, stays=("file.no_file",), lost=None, fits=is_foreign),
+    Case("folder instead of a file", folder_instead(fine), {"file.no_file": fine}, stays=("file.no_file",), lost=None, fits=is_foreign),
+    Case("the same, --quarantine", folder_instead(fine), {"file.no_file": fine}, ("quarantine",), options=QUARANTINE, lost=(TARGET,), fits=is_single),
+    Case("folder instead of a coarser file, --method", folder_instead(coarse), {"file.no_file": coarse}, ("rebuild",), options=METHOD),
     Case("link to nowhere", link, {"file.dangling": fine}, stays=("file.dangling",), lost=None, fits=is_foreign),
     # shards
     Case("shard empty", cut(fine, 0), {"shard.short": fine}, stays=("shard.short",), lost=None, fits=is_sharded),

@@ -37,7 +37,6 @@ _OF_ARRAYS = frozenset({
 
 EMPTY = {
     **dict.fromkeys((name for name in VERBS if name.endswith("_to_wkw")), _OF_WKW),  # the verb without this ending has it; copy makes WKW of WKW
-    "repair_by_method": frozenset({"precomputed"}),  # the sound files of a group that no job recorded are never replaced
     "rechunk_shards": frozenset({"n5", "ngff-0.4", "toy", "zarr-2"}),  # each chunk is a file
     "convert_from_wkw": _OF_WKW,
     "convert_plan": _OF_WKW,

@@ -52,12 +52,16 @@ class ArrayCheck:
     def folder(self) -> str:
         return self.array.folder
 
-    def check_files(self, files: Sequence[Vec4]) -> Findings:
-        return sum((self._check_file(file) for file in files), Findings())
-
-    def _check_file(self, file: Vec4) -> Findings:
+    def name_of(self, file: Vec4, variant: int) -> str:
         assert self.array.naming is not None
-        name = self.array.naming.key(file)
+        return self.array.naming.names(file)[variant]
+
+    def check_files(self, files: Sequence[Any]) -> Findings:
+        return sum((self.check_file(*file) for file in files), Findings())
+
+    def check_file(self, file: Vec4, variant: int) -> Findings:
+        """Check the file at an index in the grid of files, under one of the names that it may have."""
+        name = self.name_of(file, variant)
         path = self.array.store.path_of(name)
         faults, blocks, largest = FaultList(), 0, None
         try:
@@ -154,7 +158,8 @@ class ArrayCheck:
         for channel in range(grid.counts[0]):
             cell = (channel, *block)
             c, x, y, z = (n * edge // whole for n, edge, whole in zip(cell, grid.chunk, grid.file, strict=True))
-            opened = array.store.open(array.naming.key((c, x, y, z)))
+            state = next(array.naming.file_states(array.store, (c, x, y, z)), None)
+            opened = None if state is None else array.store.open(self.name_of((c, x, y, z), state.variant))
             if opened is None:
                 continue
             with opened:
@@ -173,6 +178,8 @@ class ArrayCheck:
         grid = self.array.grid
         voxel, place = self._voxel(cell), offset if self.array.layout.is_sharded else None
         try:
+            if isinstance(self.array.layout, SingleFiles):
+                data = self.array.layout.content(self.array, cell, data, path)
             voxels = self.array.codec.decode(data, grid.shape_at(cell), path, offset)
         except (FormatError, UnsupportedError) as error:
             text = str(error).removeprefix(f"{path}: ").removeprefix(f"byte {offset}: ")

@@ -22,6 +22,7 @@ from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.file_buffer import FileBuffer
 from wkwdask.model.layout import RewritableShards
 from wkwdask.model.volume import relative_to
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,15 +53,11 @@ class ArrayRepair:
     def _store(self) -> Store:
         return self.check.array.store
 
-    def _key(self, file: Vec4) -> str:
-        assert self.check.array.naming is not None
-        return self.check.array.naming.key(file)
-
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> Probe:
         del kinds
         num_intact = num_chunks = 0
-        for file in self.check.array.files_of_shard(shard):
-            opened = self._store.open(self._key(file))
+        for file, variant in self.check.array.files_of_shard(shard):
+            opened = self._store.open(self.check.name_of(file, variant))
             if opened is not None:
                 with opened:
                     num_intact += sum(1 for _ in self.check.intact_chunks(file, opened))
@@ -69,52 +66,59 @@ class ArrayRepair:
 
     def repair_shard(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
         del head
-        spare = None if spare_folder is None else self._store.at(spare_folder)
-        for file in self.check.array.files_of_shard(shard):
-            if not self._errors(file):
+        spare, array = None if spare_folder is None else self._store.at(spare_folder), self.check.array
+        for file, variant in array.files_of_shard(shard):
+            if not self._errors(file, variant):
                 continue
+            name = self.check.name_of(file, variant)
             if not salvage:
-                raise CorruptError(f"{self._store.path_of(self._key(file))}: some of its chunks are broken")
-            if isinstance(self.check.array.layout, RewritableShards):
-                self._rewrite(file, self.check.array.layout, why, spare)
+                raise CorruptError(f"{self._store.path_of(name)}: some of its chunks are broken")
+            if isinstance(array.layout, RewritableShards):
+                self._rewrite(file, name, array.layout, why, spare)
             else:
-                self._replace(file, why, spare)
-            remaining = self._errors(file)
+                self._replace(file, name, why, spare)
+            assert array.naming is not None
+            remaining = [fault for state in array.naming.file_states(self._store, file) for fault in self._errors(file, state.variant)]
             if remaining:
                 raise CorruptError(f"still broken after the repair: {remaining[0]}")
         return self._state_of(shard)
 
-    def _errors(self, file: Vec4) -> list[Fault]:
-        return [fault for fault in self.check.check_files([file]).faults if fault.severity == "error"]
+    def _errors(self, file: Vec4, variant: int) -> list[Fault]:
+        return [fault for fault in self.check.check_file(file, variant).faults if fault.severity == "error"]
 
     def _set_aside(self, key: str, why: str) -> None:
-        """Keep the old file, before a new one replaces it, so that no crash loses what could not be decoded."""
-        quarantine(self._store.path_of(key), self.folder, key, why, keep=True)
+        """Keep the old file, before a new one replaces it, so that no crash loses what could not be decoded; a folder with its name is moved."""
+        path = self._store.path_of(key)
+        quarantine(path, self.folder, key, why, keep=files.isfile(path))
 
-    def _replace(self, file: Vec4, why: str, spare: Store | None) -> None:
-        """Replace a file with one chunk by that of the spare array, or remove it."""
-        key, array = self._key(file), self.check.array
-        (data,) = [None] if spare is None else spare.read_whole([key], max_file_nbytes(array.codec, array.grid.chunk))
-        self._set_aside(key, f"{why}\nIts chunk was {'removed' if data is None else 'computed again'}.")
-        if data is None:
-            self._store.delete(key)
-        else:
-            self._store.put(key, data)
+    def _replace(self, file: Vec4, name: str, why: str, spare: Store | None) -> None:
+        """Replace a file with one chunk by that of the spare array, which may have another name, or remove it."""
+        array = self.check.array
+        assert array.naming is not None
+        names = () if spare is None else array.naming.names(file)
+        contents = [] if spare is None else spare.read_whole(names, max_file_nbytes(array.codec, array.grid.chunk))
+        new = {new_name: data for new_name, data in zip(names, contents, strict=True) if data is not None}
+        self._set_aside(name, f"{why}\nIts chunk was {'computed again' if new else 'removed'}.")
+        for new_name, data in new.items():
+            self._store.put(new_name, data)
+        if name not in new:
+            self._store.delete(name)
 
-    def _rewrite(self, file: Vec4, layout: RewritableShards, why: str, spare: Store | None) -> None:
+    def _rewrite(self, file: Vec4, name: str, layout: RewritableShards, why: str, spare: Store | None) -> None:
         """Write a shard again from its intact chunks, and the lost ones from the spare array."""
-        key, check = self._key(file), self.check
+        check = self.check
         with ExitStack() as stack:
-            own, other = (None if store is None else store.open(key) for store in (self._store, spare))
+            own = self._store.open(name) if files.isfile(self._store.path_of(name)) else None
+            other = None if spare is None else spare.open(name)
             chunks: dict[Vec4, tuple[StoredFile, int, int]] = {}
-            lost: set[Vec4] = set()
+            lost: set[Vec4] = {(c, x, y, z) for c, x, y, z in check.cells_of(file).tolist()}
             for opened in filter(None, (own, other)):
                 stack.enter_context(opened)
                 found = {chunk.cell: (opened, chunk.offset, chunk.nbytes) for chunk in check.intact_chunks(file, opened)}
                 chunks.update(found if opened is own else {cell: place for cell, place in found.items() if cell in lost})
                 lost = check.stored_cells(file, opened) - found.keys() if opened is own else lost
             text = f"{why}\n{len(lost)} of its {len(lost | chunks.keys())} chunks were broken, {len(lost - chunks.keys())} of them became absent."
-            self._write_chunks(key, layout, list(chunks.items()), text)
+            self._write_chunks(name, layout, list(chunks.items()), text)
 
     def _write_chunks(self, key: str, layout: RewritableShards, chunks: Sequence[tuple[Vec4, tuple[StoredFile, int, int]]], why: str) -> None:
         """Replace a shard by one with some chunks, in their order; without chunks remove it."""
@@ -144,7 +148,7 @@ class ArrayRepair:
         """Return size and modification time of a shard, or size and digest of a group of files, as file records have them."""
         array = relative_to(self.check.array, self.check.array.origin)
         if array.has_single_file_shards:
-            (state,) = self._store.states([self._key((0, *shard))])
+            (state,) = self._store.states([self.check.name_of((0, *shard), 0)])
             return (0, 0) if state is None else (state.nbytes, state.mtime_ns)
         _, nbytes, digest = array.group_state(shard)
         return nbytes, digest

@@ -206,7 +206,7 @@ class ArrayScope(LevelScope):
         return [] if naming is None else list(naming.list_files(self.array.store, (c, x, y, z)))
 
     def files(self) -> Sequence[Any]:
-        return sorted(listed.file for listed in self._listed())
+        return sorted((listed.file, listed.variant) for listed in self._listed())
 
     def check(self, *, decode: bool) -> ArrayCheck:
         return ArrayCheck(self.array.without_listing(), decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
@@ -258,11 +258,11 @@ class ArrayScope(LevelScope):
 
     def files_of(self, shard: Vec3) -> list[Any]:
         paths = set(self.paths_of(shard))
-        return [listed.file for listed in self._listed() if listed.entry.path in paths]
+        return [(listed.file, listed.variant) for listed in self._listed() if listed.entry.path in paths]
 
     def repairer(self) -> LevelRepair | None:
         layout = self.array.layout
-        is_rewritable = isinstance(layout, (SingleFiles, RewritableShards)) and not isinstance(layout, BoxCodec) and isinstance(self.array.naming, GridNaming)
+        is_rewritable = isinstance(layout, (SingleFiles, RewritableShards)) and not isinstance(layout, BoxCodec)
         return ArrayRepair(self.check(decode=True)) if is_rewritable else None
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
@@ -301,8 +301,6 @@ class ArrayScope(LevelScope):
             yield Fault("record.broken", f"{self.folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "))
         strays = []
         for folder, _, names in files.walk(self.folder) if self.array.store.is_local else ():
-            if self._numbers_in(folder) is not None:
-                yield Fault("file.no_file", folder, "a folder", "a file")
             for name in sorted(names):
                 path = f"{folder}/{name}"
                 leftover = temporary_fault(path)

@@ -97,7 +97,7 @@ class KeyNaming(ABC):
         return store.url
 
     def names(self, file: Vec4) -> tuple[str, ...]:
-        """Return all names that a file may have, that of :meth:`key` first."""
+        """Return all names that a file may have, in the order of lookup."""
         return (self.key(file),)
 
     def file_states(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
@@ -180,8 +180,7 @@ class GridNaming(KeyNaming):
                 continue
             numbers = (*above, number)
             if is_last:
-                if not entry.is_dir():  # broken links are listed: reading them fails, which must not pass for zeros
-                    yield numbers, entry
+                yield numbers, entry  # also broken links and folders: reading them fails, which must not pass for zeros
             elif folder_filter is None or axis < len(ranges) - 2 or folder_filter(dict(zip(self.axes, numbers, strict=False))):
                 yield from self._nested(store, f"{folder}{entry.name}/", stem, ranges, numbers, folder_filter)
 
@@ -190,7 +189,7 @@ class GridNaming(KeyNaming):
             parts = entry.name.removeprefix(stem).removesuffix(self.suffix).split(self.separator)
             if len(parts) == len(ranges) and all(map(_NUMBER.fullmatch, parts)) and entry.name == stem + self.separator.join(parts) + self.suffix:
                 numbers = tuple(map(int, parts))
-                if all(n in part for n, part in zip(numbers, ranges, strict=True)) and not entry.is_dir():
+                if all(n in part for n, part in zip(numbers, ranges, strict=True)):
                     yield numbers, entry
 
 

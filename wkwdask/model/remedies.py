@@ -31,7 +31,7 @@ REMEDIES: dict[str, str] = {
     **dict.fromkeys(("table.inside", "table.falls", "table.beyond", "table.empty_block", "file.truncated"), _CHUNKS),
     **dict.fromkeys(("block.undecodable", "block.too_few", "block.too_many", "chunk.undecodable"), _CHUNKS),
     **dict.fromkeys(("table.truncated", "file.empty", "file.short", "chunk.empty"), _FILE),
-    "file.no_file": "remove it; in a WKW mag, repair rebuilds the file from a finer mag, or sets the folder aside with quarantine=True",
+    "file.no_file": "remove it; repair rebuilds the file from a finer mag, or sets the folder aside with quarantine=True",
     "file.lost": "repair rebuilds it from a finer level; else restore it from a backup",
     "file.size_changed": "if the change was intended, build_pyramid(update=True) updates coarser mags",
     "file.unreadable": _READABLE,

@@ -434,10 +434,11 @@ class StoredArray(RandomAccessVolume):
             return self.shard_states(self.box)
         return self._states(self._listed_file_states(self._files_of_units(self._units_in(self.box))))
 
-    def files_of_shard(self, shard: Vec3) -> list[Vec4]:
-        """List the stored files of a shard, given by its index counted from the array's first voxel."""
+    def files_of_shard(self, shard: Vec3) -> list[tuple[Vec4, int]]:
+        """List the stored files of a shard, given by its index counted from the array's first voxel, each with the index of its name."""
+        assert self.naming is not None
         files = relative_to(self, self.grid.origin)._files_of_units([range(n, n + 1) for n in shard])
-        return [file for file, _ in self._file_states(files)]
+        return [(listed.file, listed.variant) for listed in self.naming.list_files(self.store, files)]
 
     def _units_in(self, box: BoundingBox) -> tuple[range, range, range]:
         """Return the groups of files that a box touches, counted from the array's first voxel."""

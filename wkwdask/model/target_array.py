@@ -221,9 +221,10 @@ class TargetArray:
 
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
         """Remove a file that an interrupted attempt may have left; with ``others``, only its variants with other names."""
-        names = self.naming.names(file) if self.is_in_place else [] if others else [self.naming.key(file)]
-        for name in names[1:] if others else names:
-            self.array.store.delete(name)
+        key = self.naming.key(file)
+        for name in self.naming.names(file) if self.is_in_place else (key,):
+            if not (others and name == key):
+                self.array.store.delete(name)
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole chunks without storing it, and return the size."""

@@ -319,9 +319,6 @@ class Repair:
             return None, unknown
         if file.num_sound and not self._differs(file) and not provenance.is_recorded and file.place not in self._compared:
             return None, "its sound blocks could not be compared with the finer mag"
-        shares_group = len(file.plan.scope.files_of(file.shard)) > len({fault.path for fault in file.faults})
-        if file.repairer is None and shares_group and not provenance.is_recorded and not self._differs(file):
-            return None, "the sound files that are computed together with it would be replaced too"
         if not self._compared.get(file.place, True):
             return None, f"its sound blocks differ from the {provenance.method} of the finer mag, which may contain less than the file had"
         return replace(rebuild, basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}"), ""

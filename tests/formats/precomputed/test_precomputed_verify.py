@@ -15,6 +15,7 @@ from support.precomputed_volumes import labels, read_shard, scale_entry, split_s
 import wkwdask
 from wkwdask import Sharding
 from wkwdask.errors import MissingError
+from wkwdask.store.records import PROVENANCE_NAME
 
 ARRAY = np.maximum(labels((40, 33, 20), np.uint32), 1)
 RAW = Sharding(1, 1, 9)
@@ -206,6 +207,29 @@ def test_links_and_folders(tmp_path):
     place.unlink()
     place.write_text("a file")
     assert [fault.kind for fault in wkwdask.verify(tmp_path).faults] == ["folder.no_folder"]
+
+
+def test_sound_chunks_beside_a_repaired_one_stay(tmp_path):
+    """Broken chunks of a level without a record are computed again, and those of the finest one are removed; others keep their bytes."""
+    array = np.maximum(ARRAY, 1)
+    wkwdask.to_precomputed(array, tmp_path / "em", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 8), compression="gzip", offset=OFFSET)
+    wkwdask.build_pyramid(f"precomputed://{tmp_path}/em", mags=["2-2-1"], method="max", compression="gzip")
+    for record in (tmp_path / "em").rglob(PROVENANCE_NAME):
+        record.unlink()
+    paths = [path for folder in ("4_4_40", "8_8_40") for path in sorted((tmp_path / "em" / folder).glob("*.gz"))]
+    broken = [next(path for path in paths if path.parent.name == folder) for folder in ("4_4_40", "8_8_40")]
+    before = {path: path.read_bytes() for path in paths if path not in broken}
+    coarse = wkwdask.read(f"precomputed://{tmp_path}/em", mag="2-2-1")
+    cut(broken[1])
+    assert wkwdask.repair(tmp_path / "em", method="max").is_sound
+    np.testing.assert_array_equal(wkwdask.read(f"precomputed://{tmp_path}/em", mag="2-2-1"), coarse)
+    cut(broken[0])
+    assert not wkwdask.repair(tmp_path / "em", method="max").is_sound
+    assert wkwdask.repair(tmp_path / "em", salvage=True, quarantine=True).is_sound
+    left = wkwdask.read(f"precomputed://{tmp_path}/em", mag=1)
+    np.testing.assert_array_equal(left[left > 0], array[left > 0])
+    assert 0 < np.count_nonzero(left == 0) <= 16 * 16 * 8
+    assert {path: path.read_bytes() for path in before} == before
 
 
 # ------------------------------------------------------------------------------------------------ info

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,11 +14,10 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.array_check import ArrayCheck
 from wkwdask.formats.inspection import ArrayScope, LayerScope, Scope, by_written_units
 from wkwdask.formats.leftovers import temporary_fault
-from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
 from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
-from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards, decompress_file, largest_file
-from wkwdask.formats.precomputed.naming import SUFFIXES, ShardNaming, SpanNaming
+from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards
+from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.faults import Fault, FaultList, Findings
@@ -55,9 +53,9 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
             chunks = naming.files(array.store)
             known |= {entry.name for entry in chunks.entries}
             rows = sorted(zip(chunks.cells[:, ::-1].tolist(), chunks.suffixes.tolist(), strict=True))
-            found = [((x, y, z), suffix) for (z, y, x), suffix in rows]
+            found = [((0, x, y, z), suffix) for (z, y, x), suffix in rows]
             twice = [
-                Fault("chunk.twice", f"{folder}/{naming.stem((0, *cell))}{SUFFIXES[suffix]}", f"chunk {cell} is also stored with another suffix", "one file")
+                Fault("chunk.twice", f"{folder}/{naming.names(cell)[suffix]}", f"chunk {cell[1:]} is also stored with another suffix", "one file")
                 for (previous, _), (cell, suffix) in pairwise(found)
                 if cell == previous
             ]
@@ -98,37 +96,7 @@ class PrecomputedCheck(ArrayCheck):
     """Check of the files of one scale; small to pickle."""
 
     def check_files(self, files: Sequence[Any]) -> Findings:
-        return sum((self._check_shard(file) if isinstance(file, int) else self._check_chunk(file[0], SUFFIXES[file[1]]) for file in files), Findings())
-
-    def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
-        array, codec, naming = self.array, self.array.codec, self.array.naming
-        assert isinstance(codec, PrecomputedCodec)
-        assert isinstance(naming, SpanNaming)
-        name = naming.stem((0, *cell)) + suffix
-        path = f"{array.folder}/{name}"
-        size = _file_size(path)
-        if not isinstance(size, int):
-            return Findings() if size is None else Findings((size,), 1)
-        voxel = self._voxel((0, *cell))
-        if not size:
-            return Findings((Fault("chunk.empty", path, "0 bytes", "an encoded chunk", voxel=voxel),), 1)
-        shape = array.grid.shape_at((0, *cell))
-        largest = codec.largest_nbytes(shape)
-        try:
-            if not self.decode:
-                if codec.encoding == "raw" and not suffix and size != largest:
-                    raise CorruptError(f"{size} bytes, expected {largest}")
-                return Findings((), 1, size)
-            (data,) = array.store.read_whole([name], largest_file(largest))
-            if data is None:  # removed meanwhile
-                return Findings()
-            data = decompress_file(data, name, path, largest, codec, shape)
-            return Findings((), 1, size, 1, self.largest_of(codec.decode(data, shape, path)))
-        except (FormatError, UnsupportedError) as error:
-            fault = Fault("chunk.undecodable", path, str(error).removeprefix(f"{path}: "), voxel=voxel)
-        except OSError as error:
-            fault = Fault("file.unreadable", path, os.strerror(error.errno or 0))
-        return Findings((fault,), 1, size)
+        return sum((self._check_shard(file) if isinstance(file, int) else self.check_file(*file) for file in files), Findings())
 
     def largest_of(self, voxels: npt.NDArray[Any]) -> int | None:
         """Return the largest value, None if it is not searched for."""
@@ -150,19 +118,6 @@ class PrecomputedCheck(ArrayCheck):
             except OSError as error:
                 return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
             return Findings() if shard is None else _ShardCheck(self, shard, number).run()  # None: removed meanwhile
-
-
-def _file_size(path: str) -> int | Fault | None:
-    """Return the size of a file [bytes], or its fault, or None if it was removed meanwhile."""
-    try:
-        status = files.stat(path)
-    except FileNotFoundError:
-        return Fault("file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file") if files.islink(path) else None
-    except OSError as error:
-        return Fault("file.unreadable", path, os.strerror(error.errno or 0))
-    if not stat.S_ISREG(status.st_mode):
-        return Fault("file.no_file", path, "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file", "a file")
-    return status.st_size
 
 
 class _ShardCheck:
@@ -269,11 +224,10 @@ class ScaleScope(ArrayScope):
         return self.listing
 
     def files_of(self, shard: Vec3) -> list[Any]:
-        stored = [listed for listed in self._listed() if listed.entry.path in set(self.paths_of(shard))]
-        naming = self.array.naming
-        if isinstance(naming, SpanNaming):
-            return [((listed.file[1], listed.file[2], listed.file[3]), listed.variant) for listed in stored]
-        numbers = {int(basename(listed.entry.path).partition(".")[0], 16) for listed in stored}
+        if isinstance(self.array.naming, SpanNaming):
+            return super().files_of(shard)
+        paths = set(self.paths_of(shard))
+        numbers = {int(basename(path).partition(".")[0], 16) for listed in self._listed() if (path := listed.entry.path) in paths}
         return [number for number in self.listing if number in numbers]
 
     def check(self, *, decode: bool) -> PrecomputedCheck:

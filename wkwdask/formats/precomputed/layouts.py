@@ -70,6 +70,10 @@ class SpanFiles(SingleFiles):
 
     names_chunks = True
 
+    def content(self, array: ChunkSource, cell: Vec4, data: bytes, path: str) -> bytes:
+        assert isinstance(array.codec, PrecomputedCodec)
+        return decompress_file(data, path, array.codec.largest_nbytes(array.grid.chunk), array.codec, array.grid.shape_at(cell))
+
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         assert isinstance(array.naming, SpanNaming)
         return self._read(array, array.naming.stems(ranges))
@@ -87,7 +91,7 @@ class SpanFiles(SingleFiles):
         for cell, name, data in _read_one_by_one(store, stems, largest) if store.is_local else _read_in_batches(store, stems, largest):
             if data is not None:
                 path = store.path_of(name)
-                yield StoredChunk(cell, decompress_file(data, name, path, largest, codec, array.grid.shape_at(cell)), path, 0)
+                yield StoredChunk(cell, self.content(array, cell, data, path), path, 0)
 
 
 def _read_one_by_one(store: Store, stems: Iterator[tuple[Vec4, str]], largest: int) -> Iterator[tuple[Vec4, str, bytes | None]]:
@@ -129,16 +133,16 @@ def _read_files(store: Store, names: list[str], largest: int) -> list[tuple[str,
     return contents
 
 
-def decompress_file(data: bytes, name: str, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:
+def decompress_file(data: bytes, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:
     """Decompress the file of a chunk by its suffix."""
     # A server may send a stored gzip stream without Content-Encoding, and a copy from it contains the stream. So gzip is also recognised by its first bytes.
     # No other encoding begins with them. A raw chunk may, but then it has exactly the size of its voxels.
     is_wrapped = data[:2] == GZIP_MAGIC and (codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape))
-    if name.endswith(".gz") or is_wrapped:
+    if path.endswith(".gz") or is_wrapped:
         return decompress_gzip(data, largest, path, 0)
-    if name.endswith((".br", ".zstd")):
-        codecs, what = import_extra("imagecodecs", path, "precomputed"), "Brotli" if name.endswith(".br") else "Zstandard"
-        decode = codecs.brotli_decode if name.endswith(".br") else codecs.zstd_decode
+    if path.endswith((".br", ".zstd")):
+        codecs, what = import_extra("imagecodecs", path, "precomputed"), "Brotli" if path.endswith(".br") else "Zstandard"
+        decode = codecs.brotli_decode if path.endswith(".br") else codecs.zstd_decode
         try:
             out: bytes = decode(data, out=min(largest, max(_MAX_BUFFER_NBYTES, largest // 64)))  # only filled pages of the buffer take memory
         except MemoryError:
@@ -146,8 +150,8 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Prec
         except Exception as error:
             raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that decompresses to at most {largest} bytes: {error}") from None
         return out
-    if name.endswith((".xz", ".bz2")):
-        kind, what = (XZ, "xz") if name.endswith(".xz") else (BZIP2, "bzip2")
+    if path.endswith((".xz", ".bz2")):
+        kind, what = (XZ, "xz") if path.endswith(".xz") else (BZIP2, "bzip2")
         out = decompress_streams(kind, data, largest, path, 0)
         if len(out) > largest:
             raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes decompresses to {len(out)}, expected at most {largest}")

@@ -91,7 +91,7 @@ class SpanNaming(KeyNaming):
 
     def names(self, file: Vec4) -> tuple[str, ...]:
         stem = self.stem(file)
-        return (stem + self.suffix, *(stem + suffix for suffix in SUFFIXES if suffix != self.suffix))
+        return tuple(stem + suffix for suffix in SUFFIXES)
 
     def file_states(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
         """Yield the stored file of a chunk; of several with different suffixes, the first in the order of lookup."""
