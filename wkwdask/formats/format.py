@@ -227,8 +227,8 @@ class ArrayFormat:
         """Create the container of the copied levels if writing them does not create it."""
 
     def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
-        """Return the work folder of a job that changes an existing level, and the folder of that level."""
-        return image.folder, level.folder
+        """Return the work folder of a job that changes an existing level, which is above a single array, and the folder of that level."""
+        return dirname(level.folder) if image.folder == level.folder else image.folder, level.folder
 
     def work_folder(self, image: Image, folders: Sequence[str]) -> str:
         """Return the folder in which a job on some levels works; its files can be renamed into these levels."""

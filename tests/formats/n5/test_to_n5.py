@@ -164,6 +164,23 @@ def test_other_data_is_left_alone(tmp_path):
         wkwdask.to_n5(voxels(), tmp_path / "c.n5" / "em" / "s0", existing="overwrite")
 
 
+@pytest.mark.parametrize("axes", [None, ["z", "y", "x"]])
+def test_a_single_dataset_is_stored_again_in_place(tmp_path, axes):
+    """Other blocks and compression: shape, type, axes, attributes and values stay, as tensorstore reads them."""
+    ts = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
+    described = {"resolution": [4, 4, 40], "who": "me"} | ({"axes": axes} if axes else {})
+    write_dataset(tmp_path / "c.n5" / "em", voxels(), **described)
+    write_attributes(tmp_path / "c.n5", n5="4.0.0")
+    before, seen = attributes_of(tmp_path / "c.n5" / "em"), wkwdask.read(f"n5://{tmp_path}/c.n5/em")
+    wkwdask.rechunk(f"n5://{tmp_path}/c.n5/em", chunk_shape=(32, 8, 16), compression="zstd")
+    changed = {"blockSize": [16, 8, 32] if axes else [32, 8, 16], "compression": {"type": "zstd", "level": 3}}
+    assert attributes_of(tmp_path / "c.n5" / "em") == before | changed
+    found = ts.open({"driver": "n5", "kvstore": f"file://{tmp_path}/c.n5/em"}).result()
+    np.testing.assert_array_equal(found.read().result(), voxels())
+    np.testing.assert_array_equal(wkwdask.read(f"n5://{tmp_path}/c.n5/em"), seen)
+    assert sorted(path.name for path in (tmp_path / "c.n5").iterdir()) == ["attributes.json", "em"]
+
+
 # ----------------------------------------------------------------------------- what already exists
 
 

@@ -9,10 +9,11 @@ from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
-from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
+from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, is_n5
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.n5.target import n5_target, target_beside
+from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
 from wkwdask.model.faults import Fault
+from wkwdask.model.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
@@ -49,7 +50,7 @@ class N5Format(ArrayFormat):
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
-        return target_beside(image)
+        return DatasetTarget(image.folder, Destination(PREFIX + image.folder)) if image.key == "" else target_beside(image)
 
     def document_faults(self, folder: str) -> Iterator[Fault]:
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.n5.array import N5Description, n5_array, read_attributes
+from wkwdask.formats.n5.array import N5Codec, N5Description, dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_attributes, level_number, voxel_lengths_nm
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
@@ -69,10 +69,9 @@ class N5Target(TargetFolder):
         edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), geometries, strict=True)), others)
         if edit.makes_room and existing == "error" and not self.levels.keys().isdisjoint(mags):  # with other folders, the job itself finds what exists
             raise ExistsError(f'{self.folder}: has {", ".join(str(mag) for mag in mags if mag in self.levels)}; existing="overwrite" replaces it')
-        stored_as = f"{datasets[0].compression.type}, blocks of {' x '.join(map(str, datasets[0].block_size[:3]))} voxels, each a file"
         # journals of a single dataset keep its settings without a list
         journal_settings = settings[0] if len(settings) == 1 else {"datasets": settings}
-        return NewLevels(dirname(folders[0]), folders, tuple(targets), journal_settings, edit, stored_as=stored_as)
+        return NewLevels(dirname(folders[0]), folders, tuple(targets), journal_settings, edit, stored_as=_describe(datasets[0]))
 
     def _names_with(self, mags: Sequence[Mag]) -> dict[Mag, str]:
         """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so levels after a new one can get another number."""
@@ -122,6 +121,31 @@ class N5Target(TargetFolder):
         return size or (None if self.group is None else _stored_voxel_size(self.group))
 
 
+@dataclass(frozen=True, slots=True)
+class DatasetTarget(TargetFolder):
+    """Single dataset that is stored again with other blocks or compression; shape, type, axes and attributes stay."""
+
+    prefix: ClassVar[str] = PREFIX
+
+    def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
+        del existing
+        spec = specs[0]
+        if not isinstance(like, StoredArray) or not isinstance(like.codec, N5Codec) or [each.box.mag for each in specs] != [like.mag]:
+            raise UnsupportedError(f"{self.folder}: is a single N5 dataset, and levels need a group: write it as {self.folder}/s0")
+        axes, before, chosen = like.codec.axes, dataset_of(like), _choose_dataset(spec, options, like)
+        lengths = {**dict(zip("xyz", chosen.block_size, strict=False)), "c": spec.num_channels, "-": 1}
+        dataset = replace(chosen, dimensions=before.dimensions, block_size=tuple(lengths[letter] for letter in axes))
+        document = {key: value for key, value in before.document.items() if key != "compressionType"} | dataset.to_json()
+        store = open_store(self.folder)
+        array = n5_array(store, replace(dataset, document=document), axes, like.mag, is_new=True).moved(like.origin)
+        target = TargetArray(array, store, ((FILE_NAME, format_json(document).encode()),))
+        return NewLevels(dirname(self.folder), (self.folder,), (target,), {"dataset": dataset.to_json()}, stored_as=_describe(dataset))
+
+
+def _describe(dataset: N5Dataset) -> str:
+    return f"{dataset.compression.type}, blocks of {' x '.join(map(str, dataset.block_size[:3]))} voxels, each a file"
+
+
 def _base_voxel_size(destination: Destination) -> Lengths | None:
     size = destination.required_voxel_size_nm or destination.source_voxel_size_nm
     return size if size is None or not destination.all_mags else lengths_in(destination.all_mags[0], size)
@@ -159,8 +183,6 @@ def n5_target(destination: Destination) -> N5Target:
 def target_beside(image: Image) -> N5Target:
     """Return an existing group as the target of levels that are computed from one of its levels."""
     levels = {level.mag: (level.key, level.open().origin) for level in image.levels if level.mag is not None and not level.problem}
-    if any(not name for name, _ in levels.values()):
-        raise UnsupportedError(f"{image.folder}: is a single N5 dataset, and levels need a group: write it as {image.folder}/s0")
     destination = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm)
     target = _target_in(f"{_local_folder(image.folder)}/s0", destination, ())
     return replace(target, folder=dirname(target.folder), levels=levels)

@@ -20,7 +20,6 @@ from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, n
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.target_image import Destination
 from wkwdask.store import files
-from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,10 +73,6 @@ class ZarrFormat(ArrayFormat):
         if not image.key and image.key is not None:
             return ArrayTarget(image.folder, Destination(PREFIX + image.folder))
         return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
-
-    def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
-        """Return the work folder, which is above a single array."""
-        return (dirname(level.folder), level.folder) if image.folder == level.folder else super().job_folders(image, level)
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         edit = NgffRemoval(image.folder, tuple(level.key for level in levels if level.key))
