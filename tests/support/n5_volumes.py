@@ -51,15 +51,18 @@ def write_dataset(folder, array, block=(16, 16, 8), compression="gzip", *, cut=T
 
 
 def java_lz4(data, piece_nbytes=64, *, raw_from=None):
-    """Compress as ``net.jpountz.lz4.LZ4BlockOutputStream`` does, but for the checksums: in pieces, uncompressed from a number on."""
+    """Compress as ``net.jpountz.lz4.LZ4BlockOutputStream`` does: in pieces, uncompressed from a number on."""
     import lz4.block
+
+    from wkwdask.kernels.codecs.xxh32_compiled import xxh32
 
     out = b""
     for number, first in enumerate(range(0, len(data), piece_nbytes)):
         piece = data[first : first + piece_nbytes]
         packed = lz4.block.compress(piece, store_size=False)
         is_raw = raw_from is not None and number >= raw_from
-        out += struct.pack("<8sBIII", b"LZ4Block", (0x10 if is_raw else 0x20) | 6, len(piece) if is_raw else len(packed), len(piece), 0)
+        checksum = int(xxh32(np.frombuffer(piece, np.uint8), np.uint64(0x9747B28C))) & 0x0FFFFFFF
+        out += struct.pack("<8sBIII", b"LZ4Block", (0x10 if is_raw else 0x20) | 6, len(piece) if is_raw else len(packed), len(piece), checksum)
         out += piece if is_raw else packed
     return out + struct.pack("<8sBIII", b"LZ4Block", 0x16, 0, 0, 0)
 

@@ -73,6 +73,22 @@ def test_a_zip_is_read_as_its_folder(form, tmp_path, compression):
     assert Path(wkwdask.preview(url, tmp_path / "picture.png", mag=1)).exists()
 
 
+def test_a_changed_byte_of_a_zip_is_found(form, tmp_path):
+    """Also one that decodes to another voxel: the zip has a checksum for each file."""
+    plain, url = zipped(form, tmp_path)
+    path = tmp_path / "image.zip"
+    with zipfile.ZipFile(path) as file:
+        member = max((info for info in file.infolist() if "/." not in info.filename), key=lambda info: info.file_size)
+        at = member.header_offset + 30 + len(member.filename) + member.file_size // 2
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    report = wkwdask.verify(url)
+    assert not report.is_sound
+    assert [fault.path.rpartition("|zip:")[2].strip("/") for fault in report.faults if fault.kind == "file.checksum"] == [member.filename]
+    assert wkwdask.verify(plain).is_sound
+
+
 def test_a_zip_is_the_source_of_a_conversion(form, tmp_path):
     plain, url = zipped(form, tmp_path)
     target = f"n5://{tmp_path}/other.n5/em" if form.engine == "wkw" else f"{tmp_path}/other"

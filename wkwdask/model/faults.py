@@ -69,6 +69,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "file.lost": (ERROR, "reads as zeros; it existed when the mag was written"),
     "file.size_changed": (WARNING, "other software has written it since, or it is damaged"),
     "file.unreadable": (ERROR, _FILE_FAILS),
+    "file.checksum": (ERROR, "its bytes have changed in the zip: voxels may be wrong without an error"),
     "file.dangling": (ERROR, f"a broken link: {_FILE_FAILS}"),
     "file.no_file": (ERROR, _FILE_FAILS),
     "folder.unreadable": (ERROR, "reads of all files below fail"),

@@ -35,6 +35,7 @@ REMEDIES: dict[str, str] = {
     "file.lost": "repair rebuilds it from a finer level; else restore it from a backup",
     "file.size_changed": "if the change was intended, build_pyramid(update=True) updates coarser mags",
     "file.unreadable": _READABLE,
+    "file.checksum": "make the zip again from its source, or restore it from a backup",
     "file.dangling": "is its disk mounted? repair sets the link aside with quarantine=True",
     "file.outside": "repair grows the layer's box with grow_box=True; else remove the file",
     # folders, names and leftovers

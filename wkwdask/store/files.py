@@ -97,6 +97,12 @@ def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0
     return out
 
 
+def check_content(path: str) -> None:
+    """Raise CorruptError if a file in a zip contradicts the checksum that the zip states; other files have none."""
+    if ZIP in path:
+        _ZIP_FILES.check_content(path)
+
+
 def map_array(path: str, dtype: npt.DTypeLike, offset: int, shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> npt.NDArray[Any]:
     """Map an array of a file into memory."""
     if is_on_disk(path):

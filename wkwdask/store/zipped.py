@@ -36,6 +36,7 @@ _SLACK_NBYTES = 256  # generous length of the extra field of a local header, so 
 _OPEN_MEMBERS = 1 << 22  # of all zips that are kept open
 _LEAST_WEIGHT = 1 << 16  # so that at most 64 zips are open
 _DOCUMENT_NBYTES = 64 << 10  # small files of a zip on a server are kept: mostly documents, which are read at each opening
+_CHECKED_NBYTES = 16 << 20  # that are read at once to check a file
 _REMOTE_SECONDS = 60.0  # how long the directory of a zip on a server is trusted
 
 
@@ -89,11 +90,19 @@ class ZipFileSystem:
         data = raw[start : start + member.nbytes]
         if len(data) < member.nbytes:
             data = read_range(opened.file, member.offset + start, member.offset + start + member.nbytes)
-        if zlib.crc32(data) != member.crc:
-            raise CorruptError(f"{path}: has the checksum {zlib.crc32(data):08x}, expected {member.crc:08x} according to the zip")
+        _check_crc(path, zlib.crc32(data), member)
         if opened.is_on_server and len(data) <= _DOCUMENT_NBYTES:
             _kept.put((opened.opened, path), BytesSource(data))
         return data
+
+    def check_content(self, path: str) -> None:
+        """Raise CorruptError if the content of a file contradicts its checksum."""
+        _, _, member = self._file(path)
+        crc = 0
+        with self.open(path) as file:
+            for first in range(0, file.nbytes, _CHECKED_NBYTES):
+                crc = zlib.crc32(file.read_some(_CHECKED_NBYTES, first), crc)
+        _check_crc(path, crc, member)
 
     def open_stream(self, path: str) -> BinaryIO:
         _, _, member = self._file(path)
@@ -209,6 +218,11 @@ class ZipFileSystem:
 
     def symlink(self, target: str, path: str) -> NoReturn:
         self._only_read(path)
+
+
+def _check_crc(path: str, crc: int, member: Member) -> None:
+    if crc != member.crc:
+        raise CorruptError(f"{path}: has the checksum {crc:08x}, expected {member.crc:08x} according to the zip")
 
 
 def _is_on_server(archive: str) -> bool:

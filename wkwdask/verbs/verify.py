@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import LockedError
+from wkwdask.errors import CorruptError, LockedError
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
@@ -17,7 +17,7 @@ from wkwdask.runs.job_records import JobState, job_states, problem_of
 from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, read_owner
-from wkwdask.store.paths import basename
+from wkwdask.store.paths import ZIP, basename
 from wkwdask.verbs.recompute import find_provenance, finer_levels, is_sampled, recompute_specs
 
 if TYPE_CHECKING:
@@ -48,6 +48,24 @@ class CheckSpec:
     def run(self) -> Result:
         """Read the files; the value of the result is their :class:`Findings`."""
         return Result((), value=self.check.check_files(self.files))
+
+
+@dataclass(frozen=True, slots=True)
+class ZippedCheck:
+    """Comparison of files in a zip with their checksums: reads of stored shards cannot check these."""
+
+    folder: str
+
+    def check_files(self, files: Sequence[str]) -> Findings:
+        return Findings(tuple(filter(None, map(_content_fault, files))))
+
+
+def _content_fault(path: str) -> Fault | None:
+    try:
+        files.check_content(path)
+    except CorruptError as error:
+        return Fault("file.checksum", path, str(error).removeprefix(f"{path}: "))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +200,12 @@ class Verification(Work["VerifyReport"]):
 
     def _file_job(self) -> FlatJob:
         """Return the job that reads the files."""
+        checks: list[tuple[LevelScope, FileCheck, Sequence[Any]]]
         checks = [(scope, check, scope.files()) for scope in self._levels if (check := scope.check(decode=self._decode)) is not None]
+        for scope in self._levels if self._decode else ():
+            if ZIP in scope.folder:
+                zipped = [f"{folder}/{name}" for folder, _, names in files.walk(scope.folder) for name in names]
+                checks.append((scope, ZippedCheck(scope.folder), zipped))
 
         def tasks() -> Iterator[Task]:
             for scope, check, stored in checks:

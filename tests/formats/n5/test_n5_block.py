@@ -97,6 +97,23 @@ def test_varlength():
         decode(few + bytes(10))
 
 
+# lz4-java 1.8.0, LZ4BlockOutputStream with blocks of 64 bytes: its stream, and the bytes that it was given.
+OF_LZ4_JAVA = (
+    "4c5a34426c6f636b202300000040000000879b7e09140001001401010014020100140301001404010014050100a0060606060606060606074c5a34426c6f636b2027000000380000"
+    "00394cdd03130701001408010014090100140a0100f0060b88ce1660acfa4a8bce246bb4ff3b8adb1d61a7ef4c5a34426c6f636b10000000000000000000000000"
+)
+WRITTEN_BY_JAVA = [n // 9 for n in range(100)] + list(bytes.fromhex("88ce1660acfa4a8bce246bb4ff3b8adb1d61a7ef"))
+
+
+def test_lz4_that_java_wrote():
+    """A damaged byte that decodes is found by the checksum, which has 28 bits."""
+    stored = format_header((120,)) + bytes.fromhex(OF_LZ4_JAVA)
+    assert decode(stored, np.dtype("uint8"), "lz4", 1, largest=(120,)).tolist() == WRITTEN_BY_JAVA
+    at = len(stored) - 21 - 1
+    with pytest.raises(CorruptError, match=r"f: byte 64: an LZ4 block decodes to bytes with the XXH32 0.{7}, expected 03dd4c39"):
+        decode(stored[:at] + b"!" + stored[at + 1 :], np.dtype("uint8"), "lz4", 1, largest=(120,))
+
+
 @pytest.mark.parametrize("raw_from", [None, 0, 3])
 def test_lz4_of_java(raw_from):
     values = np.random.default_rng(0).integers(0, 3, (5, 6, 7)).astype(np.uint16)

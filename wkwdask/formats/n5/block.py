@@ -37,6 +37,7 @@ _STREAMS = {"zlib": ZLIB, "bzip2": BZIP2, "xz": XZ}
 _LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEADER = struct.Struct("<8sBIII")  # magic, token, compressed and original length, checksum
 _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
+_LZ4_SEED, _LZ4_CHECKSUM = np.uint64(0x9747B28C), 0x0FFFFFFF  # LZ4BlockOutputStream.DEFAULT_SEED, and the stored bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +135,16 @@ def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> Non
 def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
     """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream), which no Zarr codec reads."""
     # | "LZ4Block" token compressed size, original size, checksum | LZ4 block | header | LZ4 block | ... | header of an empty block |
-    # The checksums are not verified.
+    # The checksum is the XXH32 of the original bytes without its upper 4 bits (StreamingXXHash32.asChecksum).
     import lz4.block
+
+    from wkwdask.kernels.codecs.xxh32_compiled import xxh32
 
     out, position = bytearray(), 0
     while position < len(data):
         if len(data) - position < _LZ4_HEADER.size:
             raise TruncatedError(f"{source}: byte {offset + position}: {len(data) - position} bytes of an LZ4 block, expected a header of {_LZ4_HEADER.size}")
-        magic, token, stored, length, _ = _LZ4_HEADER.unpack_from(data, position)
+        magic, token, stored, length, checksum = _LZ4_HEADER.unpack_from(data, position)
         # token: compression method in the upper 4 bits, log2 of the largest block minus 10 in the lower 4
         method, longest = token & 0xF0, 1 << (10 + (token & 0x0F))
         start = position + _LZ4_HEADER.size
@@ -160,6 +163,9 @@ def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) ->
             raise CorruptError(f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes cannot be decoded: {error}") from None
         if len(plain) != length:
             raise CorruptError(f"{source}: byte {offset + position}: an LZ4 block decodes to {len(plain)} bytes, expected {length}")
+        found = int(xxh32(np.frombuffer(plain, np.uint8), _LZ4_SEED)) & _LZ4_CHECKSUM
+        if found != checksum:
+            raise CorruptError(f"{source}: byte {offset + position}: an LZ4 block decodes to bytes with the XXH32 {found:08x}, expected {checksum:08x}")
         out += plain
         position = start + stored
     return bytes(out)
