@@ -31,6 +31,18 @@ def test_an_array_of_a_consolidated_group_is_read_correctly_after_a_change_in_pl
         np.testing.assert_array_equal(inside["b"][...], VOXELS)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_removed_array_is_not_listed_by_the_groups_above_it(tmp_path, zarr_format):
+    group = zarr.create_group(tmp_path / "group.zarr", zarr_format=zarr_format)
+    for name in ("a", "b"):
+        group.create_array(name, data=VOXELS, chunks=(8, 8, 8))
+    zarr.consolidate_metadata(tmp_path / "group.zarr", zarr_format=zarr_format)
+
+    wkwdask.rm(tmp_path / "group.zarr" / "a")
+
+    assert list(zarr.open_group(tmp_path / "group.zarr", mode="r").array_keys()) == ["b"]
+
+
 @pytest.mark.parametrize("ngff", ["0.4", "0.5", "0.6"])
 def test_levels_of_a_consolidated_image_are_read_correctly_after_a_change(tmp_path, ngff):
     image = tmp_path / "image.ome.zarr"

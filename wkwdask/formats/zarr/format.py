@@ -20,6 +20,7 @@ from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, n
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.target_image import Destination
 from wkwdask.store import files
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,11 +76,14 @@ class ZarrFormat(ArrayFormat):
         return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
-        edit = NgffRemoval(image.folder, tuple(level.key for level in levels if level.key))
-        if not edit.keys:  # a single array
-            return None
-        edit.check_unreferenced()
-        return edit
+        keys = tuple(level.key for level in levels if level.key)
+        if not keys:  # a single array
+            edit = ArrayEdit(dirname(image.folder))
+            edit.check_writable()
+            return edit
+        removal = NgffRemoval(image.folder, keys)
+        removal.check_unreferenced()
+        return removal
 
     def is_level_folder(self, folder: str) -> bool:
         """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json`` beside its files is none."""
