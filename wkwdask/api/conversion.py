@@ -19,7 +19,16 @@ from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
 from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of, storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.formats.zarr.single_file import check_single_file, is_group, names_single_file, publish_single_file, single_file_path, staging_folder
+from wkwdask.formats.zarr.single_file import (
+    check_single_file,
+    complete_path,
+    finish_single_file,
+    is_group,
+    names_single_file,
+    publish_single_file,
+    single_file_path,
+    staging_folder,
+)
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
@@ -29,7 +38,7 @@ from wkwdask.model.target_image import Destination
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.runs.report import Report, counted, format_nbytes, merge_reports
 from wkwdask.store import files
-from wkwdask.store.paths import ZIP, basename, dirname, is_remote, local_path
+from wkwdask.store.paths import ZIP, basename, is_remote, local_path
 from wkwdask.verbs.export import check_suffix, lay_out_export
 from wkwdask.verbs.image_import import SourceOptions, lay_out_import, open_source
 from wkwdask.verbs.rechunk import LayerSelection, check_alike, lay_out_copy
@@ -243,6 +252,9 @@ def _convert_to_single_file(source: Paths, target: str | os.PathLike[str], exist
     from wkwdask.graphs.runners import is_dry_run
 
     start, path = time.monotonic(), single_file_path(target)
+    call = repr((source, sorted(selection.items())))
+    if not is_dry_run() and finish_single_file(path, call) and existing != "overwrite":
+        return Report((), 0, time.monotonic() - start, f"{path}: was complete when an earlier call was interrupted, and is published now")
     check_single_file(path, existing, selection.get("ngff"))
     folder = staging_folder(path)
     if isinstance(source, (str, os.PathLike)) and not _changes_voxels(selection):
@@ -257,8 +269,8 @@ def _convert_to_single_file(source: Paths, target: str | os.PathLike[str], exist
     report = convert(source, f"zarr://{folder}", existing="overwrite" if existing == "overwrite" else "resume", **selection)
     if is_dry_run():
         return report
-    publish_single_file(folder, path)
-    files.remove_tree(dirname(folder))
+    publish_single_file(folder, complete_path(path, call))
+    finish_single_file(path, call)
     mags = tuple(replace(mag, path=f"{path}{ZIP}{mag.path.removeprefix(folder)}") for mag in report.mags)
     return replace(report, mags=mags, seconds=time.monotonic() - start)
 

@@ -17,7 +17,7 @@ from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, l
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
 from wkwdask.store import files
-from wkwdask.store.locks import read_object, update_json
+from wkwdask.store.locks import lock_path, read_object, update_json
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, split
 
@@ -107,10 +107,15 @@ def drop_consolidated(folder: str) -> None:
     """Remove the consolidated metadata of a group and of the groups above it: they describe arrays that are about to change, and readers believe them."""
     for group in _groups_from(folder):
         path, listing = f"{group}/{FILE_NAME}", f"{group}/{_CONSOLIDATED}"
-        if _has_consolidated(group):
-            update_json(path, partial(_read, path), lambda document: {key: document[key] for key in document if key != _CONSOLIDATED_KEY}, format_document)
+        has_lock = files.isfile(path) and files.lexists(lock_path(files.realpath(path)))  # of an edit that was killed
+        if has_lock or _has_consolidated(group):
+            update_json(path, partial(_read, path), partial(_without_consolidated, path), format_document)
         if files.lexists(listing):
             files.unlink(listing)
+
+
+def _without_consolidated(path: str, document: dict[str, Any]) -> dict[str, Any]:
+    return document if is_view(path) else {key: value for key, value in document.items() if key != _CONSOLIDATED_KEY}
 
 
 def check_consolidated(folder: str) -> None:

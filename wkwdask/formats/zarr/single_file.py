@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from hashlib import blake2b
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.zarr.documents import FILE_NAME
@@ -39,8 +41,30 @@ def single_file_path(url: str | os.PathLike[str]) -> str:
 
 def staging_folder(path: str) -> str:
     """Return the folder in which the image is built before it is zipped; a dot hides it."""
-    name = basename(path)
-    return f"{dirname(path)}/.wkwdask-{name.replace('.', '-')}/{name[: -len(SUFFIX)]}.ome.zarr"
+    return f"{_hidden(path)}/{basename(path)[: -len(SUFFIX)]}.ome.zarr"
+
+
+def _hidden(path: str) -> str:
+    return f"{dirname(path)}/.wkwdask-{basename(path).replace('.', '-')}"
+
+
+def complete_path(path: str, call: str) -> str:
+    """Return where the zip of a call is complete before it gets its final name: its hidden folder is removed in between."""
+    return f"{_hidden(path)}.{blake2b(call.encode(), digest_size=8).hexdigest()}.zip"
+
+
+def finish_single_file(path: str, call: str) -> bool:
+    """Publish the zip of an interrupted call that had completed it, and return whether that was this call."""
+    above = dirname(path)
+    names = files.listdir(above) if files.isdir(above) else []
+    complete = [f"{above}/{name}" for name in names if name.startswith(f"{basename(_hidden(path))}.") and name.endswith(".zip")]
+    for zipped in complete:
+        with locked_file(zipped, f"convert to {path}"):
+            files.remove_tree(_hidden(path))
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            files.rename(zipped, path)  # the last change, so an existing zip needs no more work
+        files.fsync(above)
+    return complete_path(path, call) in complete
 
 
 def check_single_file(path: str, existing: str, version: str | None) -> None:

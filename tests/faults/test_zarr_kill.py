@@ -1,0 +1,72 @@
+"""Jobs on Zarr are killed before changes of the file system: a zip exists whole or not at all, and the same call completes every job."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from faults.drivers import KILLS, killed_at, killed_at_each, without_flushing
+from faults.trees import contents, leftovers
+
+import wkwdask
+
+zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+
+pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.filterwarnings("ignore:Consolidated metadata")]
+VOXELS = np.random.default_rng(0).integers(1, 255, (20, 18, 12)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source") / "stack.npy"
+    np.save(folder, VOXELS)
+    return folder
+
+
+def test_a_zip_is_whole_or_absent_and_the_same_call_completes_it(tmp_path, source):
+    def convert(folder):
+        with without_flushing():
+            wkwdask.convert(source, folder / "em.ozx", voxel_size=(4, 4, 8), axes="xyz", chunk_shape=(8, 8, 8))
+
+    for folder in ("first", "whole"):
+        (tmp_path / folder).mkdir()
+    with dask.config.set(scheduler="synchronous"):
+        convert(tmp_path / "first")  # what a process does once is done
+    changes, _ = killed_at(0, convert, tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
+    assert list(expected) == ["em.ozx"]
+    folder = tmp_path / "killed"
+    for step in killed_at_each(range(1, changes + 1) if KILLS else [changes // 3, *range(changes - 16, changes + 1, 2)], convert, Path.mkdir, folder):
+        assert contents(folder) in ({}, expected), step
+        with dask.config.set(scheduler="synchronous"):
+            convert(folder)
+        assert contents(folder) == expected, step
+        assert leftovers(folder) == [], step
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "whole" / "em.ozx")[0], VOXELS)
+
+
+def test_a_single_array_is_read_correctly_whenever_its_rechunking_is_killed(tmp_path):
+    """Also through the consolidated metadata of its group, which describe the old chunks."""
+    group = zarr.create_group(tmp_path / "before" / "group.zarr")
+    group.create_array("a", data=VOXELS, chunks=(8, 8, 8), compressors=None)
+    zarr.consolidate_metadata(tmp_path / "before" / "group.zarr")
+
+    def rechunk(folder):
+        with without_flushing():
+            wkwdask.rechunk(folder / "group.zarr" / "a", chunk_shape=(16, 16, 8), compression="zstd")
+
+    with dask.config.set(scheduler="synchronous"):
+        rechunk(shutil.copytree(tmp_path / "before", tmp_path / "first"))
+    changes, publishing = killed_at(0, rechunk, shutil.copytree(tmp_path / "before", tmp_path / "whole"))
+    expected = contents(tmp_path / "whole")
+    for step in range(1, changes + 1) if KILLS else (publishing // 2, *range(publishing, changes + 1, 3)):
+        folder = shutil.copytree(tmp_path / "before", tmp_path / str(step))  # not a copy of a killed job: a source in another place is another source
+        assert killed_at(step, rechunk, folder) is None
+        np.testing.assert_array_equal(zarr.open_group(folder / "group.zarr", mode="r")["a"][...], VOXELS)
+        with dask.config.set(scheduler="synchronous"):
+            rechunk(folder)
+        assert contents(folder) == expected, step
+        assert leftovers(folder) == [], step
