@@ -1,6 +1,9 @@
 """Central directory of a zip: names, sizes and places of its members, checked before any of them is trusted.
 
 Reads the end of an open file, local or remote, and no member. Source: .ZIP File Format Specification (APPNOTE.TXT 6.3.10), cited by section.
+
+Python's ``zipfile`` would not do: it reads a file at a position that threads share, so each member of a zip on a server costs several requests. It allocates
+a large object for each of any number of members before a limit could be checked, and it accepts members that overlap.
 """
 
 from __future__ import annotations
@@ -148,6 +151,8 @@ def _parse_members(raw: bytes, count: int, start: int, name: str) -> dict[str, M
             raise CorruptError(f"{name}: byte {start + position}: the name of entry {number} is not UTF-8: {error.reason}") from None
         if _SIZE_IN_ZIP64 in (packed, nbytes, offset):
             nbytes, packed, offset = _zip64_values(raw[extra_at : extra_at + extra_len], nbytes, packed, offset, f"{name}: {member_name}")
+        while member_name.startswith("./"):  # as some archivers write them
+            member_name = member_name[2:]
         if disk not in (0, _IN_ZIP64):
             raise UnsupportedError(f"{name}: {member_name}: is in another part of a zip in several files")
         members.pop(member_name, None)

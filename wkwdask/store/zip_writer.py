@@ -1,6 +1,7 @@
 """Write a zip of a folder: files are stored without compression, in a given order, and the zip is published whole.
 
-All members have Zip64 sizes, also small ones, as RFC-9 of OME-NGFF recommends. Source: APPNOTE.TXT 6.3.10, cited by section.
+All members have Zip64 sizes, also small ones, as RFC-9 of OME-NGFF recommends. Python's ``zipfile`` writes them in local headers, but not in the central
+directory. Source: APPNOTE.TXT 6.3.10, cited by section.
 """
 
 from __future__ import annotations
