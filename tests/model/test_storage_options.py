@@ -38,7 +38,8 @@ from wkwdask.model.options import make_options, options_of
         (WkwOptions, {"file_len": 2.5}, "file_len must be a whole number, got 2.5"),
         (WkwOptions, {"compression": "zip"}, "compression of WKW must be one of lz4hc, lz4, raw, got 'zip'"),
         (PrecomputedOptions, {"chunk_shape": (0, 1, 1)}, "chunk_shape must be positive"),
-        (PrecomputedOptions, {"shard_shape": 5}, "shard_shape must be three lengths, True or False, got 5"),
+        (PrecomputedOptions, {"shard_shape": 5}, r'shard_shape must be three lengths, True \(or "auto"\) or False \(or "none"\), got 5'),
+        (ZarrOptions, {"shard_shape": "big"}, r'shard_shape must be three lengths, True \(or "auto"\) or False \(or "none"\), got .big'),
         (PrecomputedOptions, {"quality": 101}, r"quality must be in 0\.\.100"),
         (ZarrOptions, {"compression": "raw", "level": 1}, "compression raw of OME-NGFF has no level"),
         (N5Options, {"compression": "xz", "level": 22}, r"level of xz must be in 0\.\.9, got 22"),
@@ -57,6 +58,7 @@ def test_aliases_of_wkw():
 
 
 def test_given_and_defaults():
+    assert [make_options(ZarrOptions, shard_shape=word).shard_shape for word in ("auto", "none")] == [True, False]
     stored = make_options(PrecomputedOptions, encoding="png", chunk_shape=None, force=False)
     assert stored.explicit() == {"encoding": "png"}
     assert replace(stored.with_defaults(), encoding=None) == PrecomputedOptions((64, 64, 64), False)

@@ -34,7 +34,7 @@ class StorageKeywords(TypedDict, total=False):
     """Storage options of all formats, for type checkers. A test compares them with the options of each format."""
 
     chunk_shape: Sequence[int] | None
-    shard_shape: Sequence[int] | bool | Sharding | None
+    shard_shape: Sequence[int] | bool | Literal["auto", "none"] | Sharding | None
     encoding: str | None
     compression: str | None
     level: int | Literal["auto"] | None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound="StorageOptions")
 SHAPE_WORDS = {"auto": True, "none": False}
-"""Command-line names of True and False as a shape."""
+"""Words for True and False as a shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,13 @@ class Option:
             if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
                 raise ValueError(f"{option} must be in {self.bounds[0]}..{self.bounds[1]}{words}, got {value!r}")
             return number
-        if self.accepts_bool and not hasattr(value, "__len__"):
+        if self.accepts_bool and (isinstance(value, str) or not hasattr(value, "__len__")):
+            if isinstance(value, str) and value in SHAPE_WORDS:
+                return SHAPE_WORDS[value]
             if value in (True, False):
                 return bool(value)
-            if isinstance(value, (int, float)):
-                raise ValueError(f"{option} must be three lengths, True or False, got {value!r}")
+            if isinstance(value, (int, float, str)):
+                raise ValueError(f'{option} must be three lengths, True (or "auto") or False (or "none"), got {value!r}')
             return value  # an object that the format checks, such as a Sharding
         if self.kind == "shape":
             lengths = vec3(value if hasattr(value, "__len__") else (), option)
