@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.pictures.image_stack import read_notes
-from wkwdask.formats.pictures.sources import PlainOptions, PlainSource, open_plain
-from wkwdask.model.converted import ConvertedVolume
+from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, PlainOptions, PlainSource, open_plain
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import Volume, relative_to
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import SlabPlan, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import settings_of
+from wkwdask.store import files
+from wkwdask.store.paths import local_path
+from wkwdask.verbs.converted import ConvertedVolume
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
 from wkwdask.verbs.sources import VolumeSelection, box_setting, cropped, stage_level, token_of
 
@@ -124,6 +126,12 @@ class OpenedImport:
     plain: PlainSource
     fill: bool
     """Whether unreadable sections become zeros."""
+
+
+def names_array_in_file(source: str) -> bool:
+    """Return whether a source names an array in an existing file, such as ``stack.h5:raw``."""
+    file, colon, _ = source.rpartition(":")
+    return bool(colon) and file.lower().endswith(HDF5_SUFFIXES) and files.exists(local_path(file))
 
 
 def open_source(source: Any, options: SourceOptions, mag: Mag) -> OpenedImport:

@@ -14,12 +14,12 @@ from wkwdask.formats.opening import find, format_of_image, open_source, target_f
 from wkwdask.formats.pictures.sources import open_sized
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.vectors import divide
-from wkwdask.model.converted import converted
 from wkwdask.model.states import digest
 from wkwdask.model.target_image import Destination
 from wkwdask.plans.cells import SparseCells
 from wkwdask.runs.staged import finish_interrupted_publication, stage
 from wkwdask.store import files
+from wkwdask.verbs.converted import converted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
