@@ -287,7 +287,6 @@ NAMES_FORMATS = {
     "ids.survey": "datasource-properties.json",
     # what follows goes when options and summaries are asked of the registry
     "api.checks": "verify",
-    "api.conversion": "convert",
     "api.options": "the type of sharding=",
     "api.pyramids": "build_pyramid",
     "cli.segmentations": "options",

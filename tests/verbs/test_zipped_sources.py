@@ -14,7 +14,7 @@ from support import toy_format
 from verbs.forms import FORMS, VOXEL_SIZE
 
 import wkwdask
-from wkwdask.errors import UnsupportedError
+from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats import registry
 
 VOXELS = np.random.default_rng(4).integers(1, 99, (1, 20, 18, 12)).astype(np.uint32)
@@ -129,3 +129,21 @@ def test_a_dataset_in_a_zip_opens_with_all_its_layers(tmp_path):
     assert list(dataset.layers) == ["image"]
     tree = xr.open_datatree(url.removesuffix("/image"), engine="wkw")
     np.testing.assert_array_equal(next(iter(tree["image"].leaves)).to_dataset()["image"].transpose("x", "y", "z"), VOXELS[0])
+
+
+def test_errors_name_the_url_that_works(tmp_path):
+    pytest.importorskip("zarr", reason="the extra zarr")
+    wkwdask.to_zarr(VOXELS, tmp_path / "stored" / "i.ome.zarr", voxel_size=VOXEL_SIZE)
+    zip_of(tmp_path / "stored", tmp_path / "b.zip", zipfile.ZIP_STORED)
+    bare, through = f"{tmp_path}/b.zip", f"{tmp_path}/b.zip/i.ome.zarr"
+    inside = f"{tmp_path}/b.zip|zip:i.ome.zarr"
+    for call in (wkwdask.open, wkwdask.info, lambda url: wkwdask.convert(url, tmp_path / "ds")):
+        for url, message in (
+            (bare, f"{bare}: no image at the root of the zip; it contains {inside}"),
+            (f"n5://{bare}", f"n5://{bare}: no image at the root of the zip; it contains {inside}"),
+            (through, f"{through}: is a path in a zip; write {inside}"),
+            (f"zarr://{through}", f"zarr://{through}: is a path in a zip; write zarr://{inside}"),
+        ):
+            with pytest.raises(MissingError, match=f"^{re.escape(message)}$"):
+                call(url)
+    np.testing.assert_array_equal(wkwdask.open(inside), VOXELS)

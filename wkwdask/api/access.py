@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import check_names_format, open_cached, open_stored, use_storage_options
+from wkwdask.formats.opening import explain_missing, open_cached, open_stored, use_storage_options
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.kernels.arrays import empty_aligned
@@ -408,5 +408,5 @@ def info(url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | No
     try:
         return (format_of(url) or default_format()).summarize(url)  # type: ignore[return-value]
     except MissingError:
-        check_names_format(url)
+        explain_missing(url)
         raise

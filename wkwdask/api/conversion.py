@@ -14,21 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError, ViewerWarning
-from wkwdask.formats.opening import EXPORT_SUFFIXES, check_target_name, describe_unusable_levels, find, format_of_target, target_for
-from wkwdask.formats.pictures.options import TiffOptions
-from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
-from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of, storage_records
-from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.formats.zarr.single_file import (
-    check_single_file,
-    complete_path,
-    finish_single_file,
-    is_group,
-    names_single_file,
-    publish_single_file,
-    single_file_path,
-    staging_folder,
+from wkwdask.formats.opening import (
+    check_target_name,
+    describe_unusable_levels,
+    explain_missing,
+    find,
+    format_of_target,
+    is_dataset,
+    is_export,
+    single_file_of,
+    target_for,
 )
+from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of, storage_records
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
@@ -38,9 +35,9 @@ from wkwdask.model.target_image import Destination
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.runs.report import Report, counted, format_nbytes, merge_reports
 from wkwdask.store import files
-from wkwdask.store.paths import ZIP, basename, is_remote, local_path
+from wkwdask.store.paths import basename, is_remote, local_path
 from wkwdask.verbs.export import check_suffix, lay_out_export
-from wkwdask.verbs.image_import import SourceOptions, lay_out_import, open_source
+from wkwdask.verbs.image_import import SourceOptions, lay_out_import, names_array_in_file, open_source
 from wkwdask.verbs.rechunk import LayerSelection, check_alike, lay_out_copy
 from wkwdask.verbs.sources import VolumeSelection
 
@@ -48,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from wkwdask.api.options import Existing, MagLike
+    from wkwdask.formats.format import SingleFile
     from wkwdask.model.image import Image, ResolvedUrl
     from wkwdask.verbs.estimate import ConversionPlan
     from wkwdask.verbs.rechunk import CopySource, Rechunk
@@ -191,9 +189,10 @@ def convert(
     """
     from wkwdask.graphs.runners import planned_export_report, run_work
 
-    if names_single_file(target):
+    single_file = single_file_of(target)
+    if single_file is not None:
         return _convert_to_single_file(
-            source, target, existing, layer=layer, mag=mag, bounding_box=bounding_box, channels=channels, axes=axes, dtype=dtype, value_range=value_range,
+            source, single_file, existing, layer=layer, mag=mag, bounding_box=bounding_box, channels=channels, axes=axes, dtype=dtype, value_range=value_range,
             offset=offset, voxel_size=voxel_size, unit=unit, category=category, pyramid=pyramid, on_error=on_error, allow_external=allow_external, **options,
         )  # fmt: skip
     if on_error not in ("fail", "fill"):
@@ -219,12 +218,12 @@ def convert(
     find_levels = _find_layers if is_wkw else _find_source
     resolved = find_levels(source, whole_images=not any(image_options.values()))
     image, name = (None, layer) if resolved is None else _choose_layer_of(resolved, layer)
-    if is_wkw and resolved is not None and (image is None or image.container is not None or _is_export(target)):
+    if is_wkw and resolved is not None and (image is None or image.container is not None or is_export(target)):
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
                 raise ValueError(f"{target}: {volume.name} would be exported as images, to which {option}= does not apply; copy and rechunk store WKW as WKW")
-        staged = lay_out_export(volume, target, part, make_options(TiffOptions, **options), existing, stored_layer.voxel_size_of(volume))
+        staged = lay_out_export(volume, target, part, options, existing, stored_layer.voxel_size_of(volume))
         return planned_export_report(staged) or run_work(staged)
     storage = make_options(target_format.options, **options)
     destination = Destination(
@@ -236,7 +235,7 @@ def convert(
         only_mag = resolved.mag if selects_mag else _mag_in(target, image.mags)
         selection = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only_mag, source)
         return _convert_levels(image, destination, selection, storage, existing)
-    if is_wkw and _is_export(target) and read_datasource(local_path(target)) is None:
+    if is_wkw and is_export(target) and not is_dataset(target):
         raise UnsupportedError(f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first")
     if not is_wkw:
         refuse_options(f"{target} gets one level of images", {"layer": layer})
@@ -247,31 +246,29 @@ def convert(
     return _convert_images(source, destination, source_options, storage, existing, pyramid=pyramid)
 
 
-def _convert_to_single_file(source: Paths, target: str | os.PathLike[str], existing: Existing, **selection: Any) -> Report:
-    """Zip an image unchanged, or convert to an image in a hidden folder and zip that."""
+def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Existing, **selection: Any) -> Report:
+    """Pack an image unchanged, or convert to an image in a hidden folder and pack that."""
     from wkwdask.graphs.runners import is_dry_run
 
-    start, path = time.monotonic(), single_file_path(target)
+    start, path = time.monotonic(), single_file.path
     call = repr((source, sorted(selection.items())))
-    if not is_dry_run() and finish_single_file(path, call) and existing != "overwrite":
+    if not is_dry_run() and single_file.finish(call) and existing != "overwrite":
         return Report((), 0, time.monotonic() - start, f"{path}: was complete when an earlier call was interrupted, and is published now")
-    check_single_file(path, existing, selection.get("ngff"))
-    folder = staging_folder(path)
+    single_file.check(existing, selection)
     if isinstance(source, (str, os.PathLike)) and not _changes_voxels(selection):
         named = format_of(source)
         location = None if named is None or is_remote(os.fspath(source)) else named.url_name.location(source)
-        if location is not None and is_group(location):
+        if location is not None and single_file.can_pack(location):
             if is_dry_run():
                 raise UnsupportedError(f"{path}: gets the files of {location} unchanged, so there is nothing to estimate")
-            count, nbytes = publish_single_file(location, path)
+            count, nbytes = single_file.pack(location)
             return Report((), 0, time.monotonic() - start, f"{path}: {counted(count, 'file')} of {location}, unchanged, {format_nbytes(nbytes)}")
-    # The same call resumes also if it was interrupted between the last level and the zip.
-    report = convert(source, f"zarr://{folder}", existing="overwrite" if existing == "overwrite" else "resume", **selection)
+    # The same call resumes also if it was interrupted between the last level and the file.
+    report = convert(source, single_file.folder_url, existing="overwrite" if existing == "overwrite" else "resume", **selection)
     if is_dry_run():
         return report
-    publish_single_file(folder, complete_path(path, call))
-    finish_single_file(path, call)
-    mags = tuple(replace(mag, path=f"{path}{ZIP}{mag.path.removeprefix(folder)}") for mag in report.mags)
+    single_file.pack_built(call)
+    mags = tuple(replace(mag, path=single_file.path_inside(mag.path)) for mag in report.mags)
     return replace(report, mags=mags, seconds=time.monotonic() - start)
 
 
@@ -328,11 +325,6 @@ def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
     return next((mag for mag in mags if name in (mag.name, str(mag))), None)
 
 
-def _is_export(target: str | os.PathLike[str]) -> bool:
-    """Return whether the suffix of a target is that of an image file or array."""
-    return os.fspath(target).lower().endswith(EXPORT_SUFFIXES)
-
-
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:
     if voxel_size is None:
         return None
@@ -363,8 +355,7 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
     if not isinstance(source, (str, os.PathLike)) or (not whole_images and contains_plain_arrays(source)):
         return None
     text = os.fspath(source)
-    file, colon, _ = text.rpartition(":")
-    if colon and file.lower().endswith(HDF5_SUFFIXES) and files.exists(local_path(file)):
+    if names_array_in_file(text):
         return None
     try:
         return find(source)
@@ -422,7 +413,12 @@ def _convert_images(source: Paths, destination: Destination, source_options: Sou
     from wkwdask.graphs.runners import num_workers, run_plan
 
     target_image = target_for(destination)
-    imported = open_source(source, source_options, target_image.mag)
+    try:
+        imported = open_source(source, source_options, target_image.mag)
+    except MissingError:
+        if isinstance(source, (str, os.PathLike)):
+            explain_missing(source)
+        raise
     voxels, lengths_nm = imported.source, imported.plain.voxel_size_nm
     source_voxel_size_nm = None if lengths_nm is None else ratio_of(lengths_nm, target_image.mag.factors)
     guessed_category = guess_category(voxels.dtype, voxels.num_channels)

@@ -113,6 +113,40 @@ class Summary(Protocol):
         """Return plain values for ``json.dumps``."""
 
 
+class SingleFile(Protocol):
+    """New file that contains a whole image: the image is built in a folder, whose files are then packed."""
+
+    @property
+    def path(self) -> str:
+        """Path of the file."""
+
+    @property
+    def folder(self) -> str:
+        """Folder in which an image is built. The folder above it is hidden and contains nothing else."""
+
+    @property
+    def folder_url(self) -> str:
+        """URL of that folder, with the prefix of the format."""
+
+    def check(self, existing: str, options: Mapping[str, Any]) -> None:
+        """Raise ExistsError, MissingError or UnsupportedError, before any work is done, if the file cannot be written with some storage options."""
+
+    def can_pack(self, folder: str) -> bool:
+        """Return whether a folder is an image that can be packed unchanged."""
+
+    def pack(self, folder: str) -> tuple[int, int]:
+        """Pack an image, and return the number of its files and the size of the new file."""
+
+    def pack_built(self, call: str) -> None:
+        """Pack the image in :attr:`folder` and remove the folder above it; ``call`` tells the calls that can be interrupted apart."""
+
+    def finish(self, call: str) -> bool:
+        """Publish the files that interrupted calls had completed, and return whether this call was one of them."""
+
+    def path_inside(self, path: str) -> str:
+        """Return the path in the file for one in :attr:`folder`."""
+
+
 class ArrayFormat:
     """Base class of a format; :mod:`wkwdask.formats.registry` lists one instance of each.
 
@@ -184,6 +218,11 @@ class ArrayFormat:
 
     def _read_only(self, url: Url) -> UnsupportedError:
         return UnsupportedError(f"{os.fspath(url)}: the format {self.name} is read-only; convert() writes the data in another format, such as WKW")
+
+    def single_file(self, url: object) -> SingleFile | None:
+        """Return the new file that a target names, if it shall contain a whole image; None for other targets."""
+        del url
+        return None
 
     def target(self, destination: Destination) -> TargetImage:
         """Return the image at a destination, new or existing; raises ExistsError, FormatError or MissingError."""

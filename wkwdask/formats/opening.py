@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.registry import default_format, format_named, format_of, formats, location_of
+from wkwdask.formats.registry import default_format, format_named, format_of, formats, location_of, named_format, recognised_format
 from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource, with_external
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.store import files
@@ -20,7 +21,7 @@ from wkwdask.store.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wkwdask.formats.format import ArrayFormat
+    from wkwdask.formats.format import ArrayFormat, SingleFile
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, ResolvedUrl
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 _LARGEST_RECORD = 16 << 20  # bytes
+_MOST_LISTED = 5
 _REMOTE_SECONDS = 60.0  # how long the records of a remote volume are trusted between two reads
 
 
@@ -43,7 +45,7 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     try:
         return its_format.find(url, chunk_size)
     except MissingError:
-        check_names_format(url)
+        explain_missing(url)
         raise
 
 
@@ -57,9 +59,11 @@ def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] 
     remember_access(location, options)
 
 
-def check_names_format(url: str | os.PathLike[str]) -> None:
-    """Raise an error that names the format of a remote URL without a prefix, or all prefixes. Local paths and URLs with a prefix pass."""
+def explain_missing(url: str | os.PathLike[str]) -> None:
+    """Raise an error that says how to name what a user may mean: a format by a prefix, or a path in a zip. Other URLs pass."""
     text = os.fspath(url)
+    if not is_remote(location_of(text)):
+        _explain_missing_in_zip(text)
     if not is_remote(text) or format_of(url) is not None:
         return
     store = open_store(text)
@@ -68,6 +72,20 @@ def check_names_format(url: str | os.PathLike[str]) -> None:
             raise UnsupportedError(f"{text}: this is a volume of the format {fmt.name}; write {fmt.name}://{text}")
     prefixes = [fmt.url_name.prefixes[0] for fmt in formats() if fmt.url_name.prefixes]
     raise MissingError(f"{text}: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: {' or '.join(f'{each}{text}' for each in prefixes)}")
+
+
+def _explain_missing_in_zip(text: str) -> None:
+    """Raise MissingError with URLs of images if a path leads through a zip as if it were a folder, or is a zip without an image at its root."""
+    through = re.match(r"(.*?\.(?:zip|ozx))/+(.*[^/])/*$", text, re.IGNORECASE)
+    if through is not None and files.isfile(local_path(location_of(through[1])).removesuffix(ZIP)):
+        raise MissingError(f"{text}: is a path in a zip; write {through[1]}{ZIP}{through[2]}")
+    path = local_path(location_of(text))
+    if path.endswith(ZIP) and files.isdir(path):
+        named = named_format(text)
+        plain = text if named is None else named.url_name.stripped(text)
+        urls = [f"{plain}{ZIP}{name}" for name in sorted(files.listdir(path)) if recognised_format(f"{path}/{name}") is not None]
+        if urls:
+            raise MissingError(f"{text}: no image at the root of the zip; it contains {', '.join(urls[:_MOST_LISTED])}")
 
 
 def open_stored(
@@ -142,6 +160,21 @@ EXPORT_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
 """File suffixes of exported images and arrays."""
 
 
+def is_export(url: str | os.PathLike[str]) -> bool:
+    """Return whether the suffix of a target is that of an image file or array."""
+    return os.fspath(url).lower().endswith(EXPORT_SUFFIXES)
+
+
+def is_dataset(url: str | os.PathLike[str]) -> bool:
+    """Return whether a local folder is a dataset, whatever its name."""
+    return read_datasource(local_path(url)) is not None
+
+
+def single_file_of(url: object) -> SingleFile | None:
+    """Return the new file that a target names, if it shall contain a whole image; None for other targets."""
+    return next(filter(None, (fmt.single_file(url) for fmt in formats())), None)
+
+
 def format_of_target(url: object) -> ArrayFormat:
     """Return the format of a new target: the format that its URL names, else that of datasets; raises UnsupportedError if it is read-only."""
     found = next((fmt for fmt in formats() if fmt.names_target(url)), default_format())
@@ -195,7 +228,7 @@ def format_of_image(image: Image) -> ArrayFormat:
 def check_target_name(url: str | os.PathLike[str]) -> None:
     """Raise ValueError if the suffix of a target names another format than the target would get."""
     text = os.fspath(url)
-    if text.lower().endswith(EXPORT_SUFFIXES) or read_datasource(local_path(url)) is not None:
+    if is_export(url) or is_dataset(url):
         return
     fmt = _format_of_suffix(text)
     if fmt is not None:

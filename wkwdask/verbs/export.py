@@ -17,6 +17,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
+from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.outputs import ExportedArray, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
@@ -25,6 +26,7 @@ from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
+from wkwdask.model.options import make_options
 from wkwdask.model.states import digest
 from wkwdask.plans.cells import count_cells
 from wkwdask.runs.drive import Phase, Work
@@ -42,9 +44,8 @@ from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
-    from wkwdask.formats.pictures.options import TiffOptions
     from wkwdask.formats.pictures.outputs import Output
     from wkwdask.model.states import States
     from wkwdask.model.stored_array import StoredArray
@@ -227,9 +228,10 @@ class Export(Work[Report]):
 
 
 def lay_out_export(
-    mag: StoredArray, target: str | os.PathLike[str], part: VolumeSelection, stored: TiffOptions, existing: str, voxel_size_nm: VoxelSize | None
+    mag: StoredArray, target: str | os.PathLike[str], part: VolumeSelection, options: Mapping[str, Any], existing: str, voxel_size_nm: VoxelSize | None
 ) -> Export:
     """Plan the export of a mag to image files or an array file."""
+    stored = make_options(TiffOptions, **options)
     check_existing(existing)
     path = local_path(target)
     check_suffix(target)

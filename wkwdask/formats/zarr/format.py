@@ -16,6 +16,7 @@ from wkwdask.formats.zarr.inspection import document_faults
 from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.target_image import Destination
@@ -49,6 +50,7 @@ class ZarrFormat(ArrayFormat):
     is_image = staticmethod(is_image)
     target = staticmethod(ngff_target)
     names_target = staticmethod(names_zarr_image)
+    single_file = staticmethod(zipped_image)
     record_of = staticmethod(array_record)
     document_faults = staticmethod(document_faults)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.zarr.documents import FILE_NAME
@@ -17,75 +19,89 @@ from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import ZIP, basename, dirname, is_zipped, local_path
 from wkwdask.store.zip_writer import write_zip
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SUFFIX = ".ozx"
 
 
-def names_single_file(url: object) -> bool:
-    """Return whether a target names a zip, or a path in one.
+@dataclass(frozen=True, slots=True)
+class ZippedImage:
+    """New zip; implements :class:`wkwdask.formats.format.SingleFile`."""
+
+    path: str
+
+    @property
+    def _hidden(self) -> str:
+        return f"{dirname(self.path)}/.wkwdask-{basename(self.path).replace('.', '-')}"
+
+    @property
+    def folder(self) -> str:
+        return f"{self._hidden}/{basename(self.path)[: -len(SUFFIX)]}.ome.zarr"
+
+    @property
+    def folder_url(self) -> str:
+        return PREFIX + self.folder
+
+    def check(self, existing: str, options: Mapping[str, Any]) -> None:
+        path, version = self.path, options.get("ngff")
+        if version is not None and zarr_format_of(version) != 3:
+            raise UnsupportedError(f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write version 0.5 or later")
+        if files.isdir(path):
+            raise ExistsError(f"{path}: is a folder, expected nothing or a file")
+        if existing != "overwrite" and files.lexists(path):
+            raise ExistsError(f'{path}: already exists; existing="overwrite" replaces it whole')
+        if not files.isdir(dirname(path)):
+            raise MissingError(f"{dirname(path)}: no such folder")
+
+    def can_pack(self, folder: str) -> bool:
+        stored = read_attributes(folder)
+        return stored is not None and stored[0] == 3 and isinstance(stored[1].get("ome"), dict)
+
+    def pack(self, folder: str) -> tuple[int, int]:
+        return _zip(folder, self.path)
+
+    def pack_built(self, call: str) -> None:
+        _zip(self.folder, self._complete(call))
+        self.finish(call)
+
+    def _complete(self, call: str) -> str:
+        """Return where the zip of a call is complete before it gets its final name: its hidden folder is removed in between."""
+        return f"{self._hidden}.{blake2b(call.encode(), digest_size=8).hexdigest()}.zip"
+
+    def finish(self, call: str) -> bool:
+        above = dirname(self.path)
+        names = files.listdir(above) if files.isdir(above) else []
+        complete = [f"{above}/{name}" for name in names if name.startswith(f"{basename(self._hidden)}.") and name.endswith(".zip")]
+        for zipped in complete:
+            with locked_file(zipped, f"convert to {self.path}"):
+                files.remove_tree(self._hidden)
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                files.rename(zipped, self.path)  # the last change, so an existing zip needs no more work
+            files.fsync(above)
+        return self._complete(call) in complete
+
+    def path_inside(self, path: str) -> str:
+        return f"{self.path}{ZIP}{path.removeprefix(self.folder)}"
+
+
+def zipped_image(url: object) -> ZippedImage | None:
+    """Return the new zip that a target names, None for another target; raises UnsupportedError for another kind of target in or as a zip.
 
     Examples
     --------
-    >>> names_single_file("em.ozx"), names_single_file("zarr://em.ozx"), names_single_file("em.ome.zarr")
-    (True, True, False)
+    >>> zipped_image("zarr:///data/em.ozx"), zipped_image("em.ome.zarr")
+    (ZippedImage(path='/data/em.ozx'), None)
     """
-    return isinstance(url, (str, os.PathLike)) and is_zipped(os.fspath(url).rstrip("/"))
-
-
-def single_file_path(url: str | os.PathLike[str]) -> str:
-    """Return the path of a new zip; raises UnsupportedError for another kind of target in or as a zip."""
+    if not isinstance(url, (str, os.PathLike)) or not is_zipped(os.fspath(url).rstrip("/")):
+        return None
     text = os.fspath(url).removeprefix(PREFIX)
     if ZIP in text or not text.lower().endswith(SUFFIX):
         raise UnsupportedError(f"{text}: a new zip needs a name that ends with {SUFFIX}; a zip that exists is not changed")
-    return local_path(text).removesuffix(ZIP)
+    return ZippedImage(local_path(text).removesuffix(ZIP))
 
 
-def staging_folder(path: str) -> str:
-    """Return the folder in which the image is built before it is zipped; a dot hides it."""
-    return f"{_hidden(path)}/{basename(path)[: -len(SUFFIX)]}.ome.zarr"
-
-
-def _hidden(path: str) -> str:
-    return f"{dirname(path)}/.wkwdask-{basename(path).replace('.', '-')}"
-
-
-def complete_path(path: str, call: str) -> str:
-    """Return where the zip of a call is complete before it gets its final name: its hidden folder is removed in between."""
-    return f"{_hidden(path)}.{blake2b(call.encode(), digest_size=8).hexdigest()}.zip"
-
-
-def finish_single_file(path: str, call: str) -> bool:
-    """Publish the zip of an interrupted call that had completed it, and return whether that was this call."""
-    above = dirname(path)
-    names = files.listdir(above) if files.isdir(above) else []
-    complete = [f"{above}/{name}" for name in names if name.startswith(f"{basename(_hidden(path))}.") and name.endswith(".zip")]
-    for zipped in complete:
-        with locked_file(zipped, f"convert to {path}"):
-            files.remove_tree(_hidden(path))
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            files.rename(zipped, path)  # the last change, so an existing zip needs no more work
-        files.fsync(above)
-    return complete_path(path, call) in complete
-
-
-def check_single_file(path: str, existing: str, version: str | None) -> None:
-    """Raise ExistsError if a zip exists that must not be replaced, and UnsupportedError for a version that is not stored in Zarr v3."""
-    if version is not None and zarr_format_of(version) != 3:
-        raise UnsupportedError(f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write version 0.5 or later")
-    if files.isdir(path):
-        raise ExistsError(f"{path}: is a folder, expected nothing or a file")
-    if existing != "overwrite" and files.lexists(path):
-        raise ExistsError(f'{path}: already exists; existing="overwrite" replaces it whole')
-    if not files.isdir(dirname(path)):
-        raise MissingError(f"{dirname(path)}: no such folder")
-
-
-def is_group(folder: str) -> bool:
-    """Return whether a folder is a Zarr v3 group with OME-NGFF metadata, which can become a single file."""
-    stored = read_attributes(folder)
-    return stored is not None and stored[0] == 3 and isinstance(stored[1].get("ome"), dict)
-
-
-def publish_single_file(folder: str, path: str) -> tuple[int, int]:
+def _zip(folder: str, path: str) -> tuple[int, int]:
     """Zip a group, and return the number of files and the size of the zip."""
     stored = read_attributes(folder)
     if stored is None or stored[0] != 3:
