@@ -12,7 +12,7 @@ import dask.base
 import numpy as np
 
 from wkwdask.api.options import level_destination, parse_voxel_size
-from wkwdask.errors import ReplacedError, ViewerWarning
+from wkwdask.errors import ExistsError, ReplacedError, ViewerWarning
 from wkwdask.formats.opening import open_in_place, target_for
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
@@ -166,7 +166,12 @@ def save_as(
             warnings.warn(note, ViewerWarning, stacklevel=3)
         if staged.edit is None and not destination.needs_container:
             warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
-    written: Report | Delayed = write_array(staged, voxels, content.trust_note, compute=compute)
+    try:
+        written: Report | Delayed = write_array(staged, voxels, content.trust_note, compute=compute)
+    except ExistsError as error:
+        if existing != "error" or region is not None:
+            raise
+        raise ExistsError(f"{error}, region= writes a part of it") from None
     return written
 
 

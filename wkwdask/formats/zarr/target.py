@@ -325,7 +325,7 @@ def ngff_target(destination: Destination) -> NgffTarget:
     if contains_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes WKW readable as Zarr in place)")
     if array_record(folder) is not None:
-        raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")
+        raise ExistsError(f"{folder}: is a Zarr array: region= writes a part of it; a new level is written to {dirname(folder)}, with mag=")
     if files.lexists(folder) and not files.isdir(folder):
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
     existing = read_image(folder)
