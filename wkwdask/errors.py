@@ -89,3 +89,7 @@ class AccessWarning(UserWarning):
 
 class TransformationWarning(UserWarning):
     """An image states a transformation that is not applied, such as a rotation."""
+
+
+class MetadataWarning(UserWarning):
+    """A copy does not have all metadata of its source."""

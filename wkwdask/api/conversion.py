@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.pyramids import build_pyramid
-from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError, ViewerWarning
+from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
 from wkwdask.formats.opening import (
     check_target_name,
     describe_unusable_levels,
@@ -389,7 +389,7 @@ def _convert_levels(image: Image, destination: Destination, selection: LayerSele
     names_mag = len(mags) > 1 or selection.mags is not None or mags[0] != MAG_1
     destination = replace(
         destination, all_mags=tuple(mags), category=destination.category or image.category, guessed_category=guess_category(first.dtype, first.num_channels),
-        coordinate_voxel_size_nm=image.voxel_size_nm,
+        coordinate_voxel_size_nm=image.voxel_size_nm, image=image,
     )  # fmt: skip
 
     def stage(copy: CopySource, mag: Mag, existing: str) -> Rechunk:
@@ -426,9 +426,8 @@ def _convert_images(source: Paths, destination: Destination, source_options: Sou
     staged = lay_out_import(target_image, imported, storage, existing, num_workers())
     note = "" if pyramid else target_image.unchanged_levels_note(existing)
     url = target_image.url_of(staged.staged.folders[0])
-    for notes, kind in ((staged.notes, SectionWarning), (staged.warnings, ViewerWarning)):
-        for text in notes:
-            warnings.warn(text, kind, stacklevel=3)
+    for warning in (*map(SectionWarning, staged.notes), *staged.warnings):
+        warnings.warn(warning, stacklevel=3)
     try:
         report = run_plan(staged)
     except ExistsError:

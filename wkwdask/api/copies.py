@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
-from wkwdask.errors import ViewerWarning
 from wkwdask.formats.registry import default_format, format_of, storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
@@ -194,8 +193,8 @@ def _rechunk_levels(
             continue
         # Lossy encodings change voxels, so they are compared only if verify=True asks for it.
         is_exact = not staged.decodes or staged.loss is None
-        for note, category in (*((note, ViewerWarning) for note in staged.notes), *([] if is_exact or not staged.loss else [(staged.loss, UserWarning)])):
-            warnings.warn(note, category, stacklevel=4)
+        for note in (*staged.notes, *([] if is_exact or not staged.loss else [UserWarning(staged.loss)])):
+            warnings.warn(note, stacklevel=4)
         reports.append(run_plan(replace(staged, verify=staged.in_place and is_exact if verify is None else verify)))
     return reports
 

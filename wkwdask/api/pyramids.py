@@ -8,7 +8,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, parse_voxel_size, refuse_options, storage_options
-from wkwdask.errors import ViewerWarning
 from wkwdask.formats.opening import options_of
 from wkwdask.formats.precomputed.format import FORMAT as PRECOMPUTED
 from wkwdask.formats.registry import storage_records
@@ -303,5 +302,5 @@ def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> Pyr
 def _with_warnings(pyramid: Pyramid) -> Pyramid:
     """Issue a warning for each property of a pyramid that viewers would show wrongly."""
     for note in pyramid.notes:
-        warnings.warn(note, ViewerWarning, stacklevel=4)
+        warnings.warn(note, stacklevel=4)
     return pyramid

@@ -12,7 +12,7 @@ import dask.base
 import numpy as np
 
 from wkwdask.api.options import level_destination, parse_voxel_size
-from wkwdask.errors import ExistsError, ReplacedError, ViewerWarning
+from wkwdask.errors import ExistsError, ReplacedError
 from wkwdask.formats.opening import open_in_place, target_for
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
@@ -163,7 +163,7 @@ def save_as(
             target_image = replace(target_image, destination=replace(target_image.destination, coordinate_voxel_size_nm=voxel_size_nm))  # type: ignore[type-var]
         staged, notes = lay_out_write(target_image, coordinates.offset, content, options, existing, f"to_{options.name}")
         for note in notes:
-            warnings.warn(note, ViewerWarning, stacklevel=3)
+            warnings.warn(note, stacklevel=3)
         if staged.edit is None and not destination.needs_container:
             warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
     try:

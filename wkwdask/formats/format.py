@@ -248,7 +248,7 @@ class ArrayFormat:
             return [LevelCopy(image, level) for level in selected]
         mags = tuple(level.mag for level in selected if level.mag is not None)
         destination = Destination(
-            f"{self.name}://{folder}", all_mags=mags, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True
+            f"{self.name}://{folder}", all_mags=mags, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True, image=image
         )  # fmt: skip
         return [LevelCopy(image, level, replace(destination, mag=level.mag)) for level in selected]
 

@@ -16,7 +16,6 @@ import dask.local
 import dask.multiprocessing
 import dask.threaded
 
-from wkwdask.errors import ViewerWarning
 from wkwdask.graphs.client_run import ClientRun
 from wkwdask.graphs.job_array import check_restartable, current_batch, submit_tasks
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
@@ -215,7 +214,7 @@ def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, has_
     for stage in stages:
         staged = stage(existing)
         for note in staged.notes:
-            warnings.warn(note, ViewerWarning, stacklevel=5)
+            warnings.warn(note, stacklevel=5)
         reports.append(run_plan(staged))
     return merge_reports(reports)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag
+    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image, Level
     from wkwdask.model.levels import Lengths
     from wkwdask.model.target_array import TargetArray
@@ -49,7 +49,9 @@ class Destination:
     is_empty_folder: bool = False
     """Whether the folder that would become a container contains nothing but job folders."""
     image: Any = None
-    """Image to copy, whose metadata a new image takes over."""
+    """Image to copy or convert. A copy takes over its metadata."""
+    translate: Vec3 = (0, 0, 0)
+    """Shift of the copied voxels [voxels of mag 1]."""
     image_box: BoundingBox | None = None
     """Bounding box of the copy of that image [voxels of mag 1]."""
     allow_external: bool = False
@@ -112,8 +114,8 @@ class NewLevels:
     """Storage settings as JSON values, for the journal."""
     edit: Any = None
     """MetadataEdit for the documents of the image."""
-    warnings: tuple[str, ...] = ()
-    """Differences that viewers show wrongly although they follow the specification."""
+    warnings: tuple[Warning, ...] = ()
+    """Warnings for users, such as :class:`wkwdask.errors.ViewerWarning`."""
     stored_as: str = ""
     """Description of the storage, for users."""
     is_unchanged: bool = False

@@ -99,7 +99,7 @@ class Import(Plan):
     """Token of ``source``: its files, and its position in coordinates of the target."""
     notes: tuple[str, ...]
     """Notes on the source."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warning, ...] = ()
     """Notes on the target."""
 
     def job(self) -> ConvertJob:

@@ -353,7 +353,7 @@ class Pyramid(Plan):
     """Mags to write; no targets where the finest mag is the coarsest already."""
     stored_as: str
     """Description of the storage of the new mags, for people."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Warning, ...] = ()
     """Warnings about properties of the mags that a viewer displays incorrectly."""
     occupied: CellMap | None = field(default=None, compare=False, repr=False)
     """Regions of the first pass with a stored file, None if unknown."""

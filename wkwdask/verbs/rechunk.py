@@ -101,8 +101,8 @@ class Rechunk(Plan):
     """Stored source, which must not change until the end."""
     in_place: bool = False
     """Whether the result replaces its source."""
-    notes: tuple[str, ...] = ()
-    """Warnings about properties of the mag that a viewer displays incorrectly."""
+    notes: tuple[Warning, ...] = ()
+    """Warnings about the mag and its image."""
     loss: str | None = None
     """Loss where chunks are decoded, see :class:`wkwdask.model.target_image.NewLevels`."""
     verify: bool = False
@@ -208,7 +208,8 @@ def _copy_target(its_format: ArrayFormat, move: LevelCopy, destination: Destinat
     if record is not None:
         box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
     keeps = options.command == "copy" and options.box is None
-    return its_format.target(replace(destination, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
+    external = options.allow_external
+    return its_format.target(replace(destination, image_box=box, allow_external=external, keeps_files=keeps, translate=options.translate))
 
 
 def _check_apart(folder: str, source: str) -> None:

@@ -149,7 +149,9 @@ class Creation(Plan):
         return Outcome([ShardTally(self.staged.targets[0], 0)])
 
 
-def lay_out_write(target: TargetImage, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str) -> tuple[StagedMags, tuple[str, ...]]:
+def lay_out_write(
+    target: TargetImage, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str
+) -> tuple[StagedMags, tuple[Warning, ...]]:
     """Plan the write of an array as one level; return the staged level and warnings for the user."""
     check_existing(existing)
     spec = LevelSpec(BoundingBox(topleft, content.shape[1:], target.mag), content.dtype, content.shape[0])

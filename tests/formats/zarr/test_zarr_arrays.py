@@ -236,7 +236,10 @@ def test_a_single_array_is_stored_again_in_place(tmp_path, zarr_format):
         wkwdask.build_pyramid(f"zarr://{tmp_path}/a", mags=["2"], method="max")
 
 
-def test_a_single_array_with_other_axes_is_not_stored_again_in_place(tmp_path):
-    zarr.create_array(tmp_path / "a", data=np.ones((9, 9, 9), np.uint8), chunks=(8, 8, 8), dimension_names=["x", "y", "z"])
-    with pytest.raises(UnsupportedError, match="has the axes xyz, and only arrays with the axes zyx"):
-        wkwdask.compress(f"zarr://{tmp_path}/a", compression="gzip")
+def test_a_single_array_keeps_its_axes_in_place(tmp_path):
+    voxels = np.random.default_rng(5).integers(1, 99, (9, 10, 11), np.uint8)
+    zarr.create_array(tmp_path / "a", data=voxels, chunks=(8, 8, 8), dimension_names=["x", "y", "z"])
+    wkwdask.rechunk(f"zarr://{tmp_path}/a", chunk_shape=(8, 4, 2), shard_shape=(8, 8, 8))
+    found = zarr.open_array(tmp_path / "a", mode="r")
+    assert (found.chunks, found.shards, found.metadata.dimension_names) == ((8, 4, 2), (8, 8, 8), ("x", "y", "z"))
+    np.testing.assert_array_equal(found[...], voxels)

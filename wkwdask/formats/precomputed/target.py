@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.errors import ExistsError, UnsupportedError, ViewerWarning
 from wkwdask.formats.precomputed.array import ScaleIdentity, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
@@ -69,7 +69,7 @@ class TargetVolume(TargetFolder):
         like_scale = _scale_of(like)
         comparable = scales[0] if like_scale is None or options.chunk_shape else replace(scales[0], chunk_sizes=like_scale.chunk_sizes)
         return NewLevels(
-            self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
+            self.folder, folders, targets, settings, edit, tuple(map(ViewerWarning, dict.fromkeys(warnings))), stored_as=_described(scales[0]),
             is_unchanged=like_scale == comparable and (options.compression is None or comparable.sharding is not None),
             loss=None if like_scale is None else _loss(scales[0], like_scale),
         )  # fmt: skip

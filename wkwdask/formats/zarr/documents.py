@@ -39,9 +39,16 @@ def new_axes(num_channels: int) -> str:
     return "czyx" if num_channels > 1 else "zyx"
 
 
-def zarr_shape(num_channels: int, shape: Sequence[int]) -> list[int]:
-    """Return the shape of a new array for a shape along x, y, z."""
-    return [*([num_channels] if num_channels > 1 else []), *(int(n) for n in reversed(shape))]
+def zarr_shape(axes: str, num_channels: int, shape: Sequence[int]) -> list[int]:
+    """Return the shape of a new array for a shape along x, y, z; axes without a letter have length 1.
+
+    Examples
+    --------
+    >>> zarr_shape("-czyx", 3, (30, 20, 10))
+    [1, 3, 10, 20, 30]
+    """
+    lengths = dict(zip("cxyz", (num_channels, *shape), strict=True))
+    return [int(lengths.get(letter, 1)) for letter in axes]
 
 
 def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -49,10 +56,18 @@ def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def array_document(
-    shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any]
+    shape: Sequence[int],
+    num_channels: int,
+    dtype: np.dtype[Any],
+    chunk_shape: Sequence[int],
+    codecs: list[dict[str, Any]],
+    attributes: dict[str, Any],
+    axes: str | None = None,
 ) -> dict[str, Any]:
-    document = generic_array_document(zarr_shape(num_channels, shape), dtype, zarr_shape(num_channels, chunk_shape), codecs, attributes)
-    return {**document, "dimension_names": list(new_axes(num_channels)), "storage_transformers": []}
+    axes = axes or new_axes(num_channels)
+    lengths, chunk = (zarr_shape(axes, num_channels, each) for each in (shape, chunk_shape))
+    names = [None if letter == "-" else letter for letter in axes]
+    return {**generic_array_document(lengths, dtype, chunk, codecs, attributes), "dimension_names": names, "storage_transformers": []}
 
 
 def generic_array_document(

@@ -21,14 +21,14 @@ from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, n
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.target_image import Destination
 from wkwdask.store import files
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
     from wkwdask.model.image import Image, Level, ResolvedUrl
-    from wkwdask.model.target_image import TargetImage
+    from wkwdask.model.target_image import LevelCopy, TargetImage
 
 
 class ZarrFormat(ArrayFormat):
@@ -60,8 +60,9 @@ class ZarrFormat(ArrayFormat):
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         images = find_zarr_layers(url)
-        for ignored in filter(None, (image.details for image in images)):
-            warnings.warn(ignored, TransformationWarning, stacklevel=2)
+        for ignored in (image.details.ignored for image in images if image.details is not None):
+            if ignored:
+                warnings.warn(ignored, TransformationWarning, stacklevel=2)
         return resolved_images(url, images)
 
     def summarize(self, url: Url) -> Summary:
@@ -75,7 +76,17 @@ class ZarrFormat(ArrayFormat):
         del allow_external
         if not image.key and image.key is not None:
             return ArrayTarget(image.folder, Destination(PREFIX + image.folder))
-        return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
+        return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm, image=image))
+
+    def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
+        """Return a note on members of the group that are no levels of the image, such as labels."""
+        del url, layers
+        image = level_copies[0].image
+        if image.details is None or is_remote(image.folder):
+            return []
+        known = {".zmetadata", *self.image_files, *(level.key.partition("/")[0] for level in image.levels)}
+        others = sorted(name for name in files.listdir(image.folder) if name not in known and not IGNORED_NAMES.fullmatch(name))
+        return [f"not copied: {', '.join(f'{image.folder}/{name}' for name in others)}"] if others else []
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         keys = tuple(level.key for level in levels if level.key)

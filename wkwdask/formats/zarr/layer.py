@@ -15,6 +15,7 @@ from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
+from wkwdask.formats.zarr.ngff_copy import NgffGroup
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import Image, Level
@@ -177,7 +178,7 @@ def is_image(url: str | os.PathLike[str]) -> bool:
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     """Return the images of a Zarr array or group; raises MissingError if there is none.
 
-    The details of an image say which of its transformations are not applied, in an empty text if there are none.
+    The details of an OME-NGFF image are a :class:`wkwdask.formats.zarr.ngff_copy.NgffGroup`, those of an array are its attributes.
     """
     location = location_of(url)
     node = read_node(location)
@@ -293,7 +294,7 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
             levels.append(_level(node, f"{location}/{level.path}", level.path, geometry._replace(mag=mag)))
     opened = array_image(FORMAT, location, name, [*levels, *broken], category="segmentation" if image.is_labels else None)
     ignored = f"{location}: opens in the coordinate system {image.system!r}; not applied: {'; '.join(image.ignored)}" if image.ignored else ""
-    return replace(opened, details=ignored)
+    return replace(opened, details=NgffGroup(group.attributes, image.axes, ignored))
 
 
 def _image_from_array(node: Node, location: str, name: str) -> Image:
@@ -339,7 +340,7 @@ def _level(node: Node, location: str, key: str, geometry: ArrayGeometry) -> Leve
         try:
             volume = zarr_array(node.store, node.record, node.document, geometry.axes)
             volume = replace(volume, mag=geometry.mag or MAG_1, lengths_nm=geometry.lengths_nm)
-            return array_level(key, volume, geometry.mag, geometry.offset)
+            return replace(array_level(key, volume, geometry.mag, geometry.offset), details=node.attributes)
         except NotImplementedError as unknown:
             error = UnsupportedError(f"{location}: {unknown}")
         except (ModuleNotFoundError, OSError, WkwDaskError):

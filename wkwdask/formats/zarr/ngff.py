@@ -96,7 +96,7 @@ def merge_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, An
     return sorted(by_path.values(), key=lambda entry: (max(scale_of(entry)[-3:]), scale_of(entry)))
 
 
-def scale_of(entry: dict[str, Any]) -> list[float]:
+def scale_of(entry: Mapping[str, Any]) -> list[float]:
     """Return the scale of a dataset entry along all axes, or a single zero if it has none."""
     return next((list(map(float, step["scale"])) for step in steps_of(entry) if step.get("type") == "scale"), [0.0])
 
@@ -114,6 +114,19 @@ def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = Fa
     if zarr_format_of(version) == 3:
         return {"ome": {"version": version, "multiscales": [image], **more}}
     return {"multiscales": [{"version": version, **image}], **more}
+
+
+def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of the attributes of a group that OME-NGFF defines: all of them before version 0.5."""
+    inner = attributes.get("ome")
+    return inner if isinstance(inner, dict) else attributes
+
+
+def stated_version(attributes: Mapping[str, Any]) -> str:
+    """Return the version of an image, by its coordinate systems if it is not stated."""
+    ome = ome_of(attributes)
+    image = ome["multiscales"][0]
+    return str(ome.get("version", image.get("version", "0.6" if "coordinateSystems" in image else "0.4")))
 
 
 def label_attributes(names: Sequence[str], version: str) -> dict[str, Any]:
@@ -152,8 +165,7 @@ class NgffImage:
 
 def check_version(attributes: Mapping[str, Any], source: str) -> None:
     """Raise UnsupportedError for an image of an unknown version."""
-    inner = attributes.get("ome")
-    ome = inner if isinstance(inner, dict) else attributes
+    ome = ome_of(attributes)
     listed = ome.get("multiscales")
     images = [image for image in listed if isinstance(image, dict)] if isinstance(listed, list) else []
     if not images:

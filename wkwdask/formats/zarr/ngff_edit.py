@@ -13,7 +13,7 @@ from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.zarr.coordinate_systems import check_unreferenced, in_style_of, intrinsic_axes, parse_placed, steps_of
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document, is_view
-from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, merge_entries, zarr_format_of
+from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, merge_entries, ome_of, stated_version, zarr_format_of
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
 from wkwdask.store import files
@@ -22,7 +22,7 @@ from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
 _CONSOLIDATED, _CONSOLIDATED_KEY = ".zmetadata", "consolidated_metadata"  # of zarr-python: a file of version 2, a key of the group's document of version 3
@@ -50,11 +50,9 @@ def _read(path: str) -> dict[str, Any] | None:
 def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
     """Return the OME-NGFF version and the first ``multiscales`` entry of attributes, which callers may change in place, or None."""
     check_version(attributes, folder)
-    ome = attributes.get("ome")
-    inner = ome if isinstance(ome, dict) else attributes
-    if "multiscales" not in inner:
+    if "multiscales" not in ome_of(attributes):
         return None
-    images = inner["multiscales"]
+    images = ome_of(attributes)["multiscales"]
     if not isinstance(images, list) or not images or not isinstance(images[0], dict) or not isinstance(images[0].get("datasets"), list):
         raise CorruptError(f"{folder}: multiscales: expected a list of objects with datasets")
     if "coordinateSystems" in images[0] and images[0]["datasets"]:
@@ -62,7 +60,7 @@ def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, 
     for number, entry in enumerate(images[0]["datasets"]):
         if not _is_valid_entry(entry):
             raise CorruptError(f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}")
-    return str(inner.get("version", images[0].get("version", "0.6" if "coordinateSystems" in images[0] else "0.4"))), images[0]
+    return stated_version(attributes), images[0]
 
 
 def read_image(folder: str) -> tuple[str, dict[str, Any]] | None:
@@ -170,6 +168,13 @@ class NgffEdit(MetadataEdit):
     is_label: bool
     rgb: Sequence[float] | None
     """Lowest and highest value of RGB channels."""
+    copied: dict[str, Any] | None = None
+    """Attributes of a group that is a copy, if it is new."""
+
+    @property
+    def new_attributes(self) -> dict[str, Any]:
+        """Attributes of a new group."""
+        return self.copied or image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)
 
     @property
     def _zarr_format(self) -> int:
@@ -193,7 +198,7 @@ class NgffEdit(MetadataEdit):
     def _with_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
         existing = find_image(attributes, self.folder)
         if existing is None:
-            return {**attributes, **image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)}
+            return {**attributes, **self.new_attributes}
         image = existing[1]
         new = [in_style_of(entry, image) for entry in self.image["datasets"]] if "coordinateSystems" in image else self.image["datasets"]
         image["datasets"] = merge_entries(image["datasets"], new)
@@ -218,12 +223,12 @@ class NgffEdit(MetadataEdit):
             return
         if existing[0] != self.version:
             raise FormatError(f"{self.folder}: is an image of OME-NGFF {existing[0]}, expected {self.version}; ngff= chooses the version")
-        axes, ours = (json.dumps(_axes_of(image, self.folder), sort_keys=True) for image in (existing[1], self.image))
+        axes, ours = (json.dumps(stated_axes(image, self.folder), sort_keys=True) for image in (existing[1], self.image))
         if axes != ours:
             raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}")
 
 
-def _axes_of(image: dict[str, Any], folder: str) -> Any:
+def stated_axes(image: Mapping[str, Any], folder: str) -> Any:
     """Return the axes of an entry of ``multiscales``, which new arrays must share."""
     return intrinsic_axes(image, f"{folder}: multiscales[0]") if "coordinateSystems" in image and image["datasets"] else image.get("axes")
 

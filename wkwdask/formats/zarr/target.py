@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from wkwdask.errors import ExistsError, FormatError, UnsupportedError
+from wkwdask.errors import ExistsError, FormatError, MetadataWarning, UnsupportedError, ViewerWarning
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
-from wkwdask.formats.zarr.codec import SHUFFLES, ZarrCodec
-from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, new_axes, raw_codecs, zarr_shape
+from wkwdask.formats.zarr.codec import ZarrCodec
+from wkwdask.formats.zarr.documents import FILE_NAME, VIEW_MARK, array_record, format_document, new_axes
+from wkwdask.formats.zarr.encoding import BLOSC, ArrayEncoding, blosc_of, checked_dtype, choose_encoding, describe, journal_settings, with_defaults_from
 from wkwdask.formats.zarr.layer import read_node
-from wkwdask.formats.zarr.ngff import DEFAULT_VERSION, LABELS, VERSIONS, has_systems, is_written, multiscale, pyramid_level, rgb_range, scale_of, zarr_format_of
-from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, read_attributes, read_image
+from wkwdask.formats.zarr.ngff import (
+    DEFAULT_VERSION,
+    LABELS,
+    VERSIONS,
+    has_systems,
+    is_written,
+    multiscale,
+    ome_of,
+    pyramid_level,
+    rgb_range,
+    scale_of,
+)
+from wkwdask.formats.zarr.ngff_copy import NgffGroup, moved_entry
+from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, read_attributes, read_image, stated_axes
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.levels import ratio_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import guess_category
-from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
 from wkwdask.store.store import open_store
@@ -30,63 +40,12 @@ from wkwdask.store.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from wkwdask.formats.zarr.layer import Node
     from wkwdask.formats.zarr.ngff import PyramidLevel
     from wkwdask.formats.zarr.options import ZarrOptions
-    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
-
-
-_BLOSC = ("zstd", 1)  # Zstandard after a byte shuffle
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayEncoding:
-    """Encoding of a new array, and its documents."""
-
-    dtype: np.dtype[Any]
-    num_channels: int
-    """Values per voxel; each chunk holds all channels."""
-    chunk_shape: Vec3
-    compression: str
-    level: int
-    shard_cells: Vec3 = (1, 1, 1)
-    """Chunks along x, y, z that one task writes, powers of two: a shard, or a group of files."""
-    is_sharded: bool = False
-    version: int = 3
-    blosc: tuple[str, int] = _BLOSC
-    """Compressor inside Blosc, and its shuffle as a number."""
-
-    @property
-    def shard_shape(self) -> Vec3:
-        """Voxels along x, y, z that one task writes."""
-        x, y, z = (n * edge for n, edge in zip(self.shard_cells, self.chunk_shape, strict=True))
-        return x, y, z
-
-    def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
-        codecs, outer = raw_codecs(self.dtype), self.chunk_shape
-        if self.compression != "raw":
-            settings = self._settings({number: name for name, number in SHUFFLES.items()}[self.blosc[1]])
-            more = {"blosc": {"typesize": self.dtype.itemsize, **settings}, "zstd": {**settings, "checksum": False}}
-            codecs.append({"name": self.compression, "configuration": more.get(self.compression, settings)})
-        if self.is_sharded:
-            index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-            inner = {"chunk_shape": zarr_shape(self.num_channels, outer), "codecs": codecs, "index_codecs": index, "index_location": "end"}
-            codecs, outer = [{"name": "sharding_indexed", "configuration": inner}], self.shard_shape
-        return array_document(shape, self.num_channels, self.dtype, outer, codecs, attributes)
-
-    def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
-        compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(self.blosc[1])}
-        return {
-            "zarr_format": 2, "shape": zarr_shape(self.num_channels, shape), "chunks": zarr_shape(self.num_channels, self.chunk_shape),
-            "dtype": self.dtype.newbyteorder("<").str, "compressor": compressor,
-            "fill_value": 0.0 if self.dtype.kind == "f" else 0, "order": "C", "filters": None, "dimension_separator": "/",
-        }  # fmt: skip
-
-    def _settings(self, shuffle: str | int) -> dict[str, Any]:
-        """Return the settings of the compressor; version 3 names the shuffle of Blosc, version 2 numbers it."""
-        return {"cname": self.blosc[0], "clevel": self.level, "shuffle": shuffle, "blocksize": 0} if self.compression == "blosc" else {"level": self.level}
 
 
 PREFIX = "zarr://"
@@ -106,32 +65,77 @@ class NgffTarget(TargetFolder):
         del existing
         if self.destination.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.destination.category!r}')
-        sizes = self._voxel_sizes()
-        # An explicit voxel size comes first, so that a mismatch with the existing image is reported.
-        size = self.destination.required_voxel_size_nm or next(filter(None, sizes.values()), None) or self.destination.source_voxel_size_nm
-        if size is None:
-            raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
-        version = self._version(options)
-        first = specs[0]
-        dtype = _checked_dtype(first.dtype)
+        first, sizes = specs[0], self._voxel_sizes()
+        source = _copied_node(first, like)
+        version = self._version(options, source)
+        dtype = checked_dtype(first.dtype)
         is_label = (self.destination.category or guess_category(dtype, first.num_channels)) == "segmentation"
-        levels = [pyramid_level(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
-        folders = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs)
-        blosc = _blosc_of(like) if options.compression is None else _BLOSC
-        options = _with_defaults_from(options, like)
-        encodings = [replace(_choose_encoding(spec, options, version, is_label=is_label), blosc=blosc) for spec in specs]
-        kept = [_attributes_in_place(folder, spec, like) for folder, spec in zip(folders, specs, strict=True)]
-        targets = tuple(map(_target_array, folders, specs, encodings, kept))
-        edit = self._edit(first, levels, version, is_label=is_label)
-        self._check_voxel_size(size, sizes, {mag.name for mag in (*self.destination.all_mags, *(spec.box.mag for spec in specs))})
-        array_settings = list(map(_journal_settings, specs, encodings))
-        settings = {"version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
+        entry = self._copied_entry(first, version, like)
+        if entry is None:
+            # An explicit voxel size comes first, so that a mismatch with the existing image is reported.
+            size = self.destination.required_voxel_size_nm or next(iter(sizes.values()), None) or self.destination.source_voxel_size_nm
+            if size is None:
+                raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
+            levels = [pyramid_level(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
+            edit, lost = self._edit(first, levels, version, is_label=is_label)
+            paths, axes = [level.path for level in levels], new_axes(first.num_channels)
+        else:
+            size, paths, axes = _base_size(entry, first.box.mag), [entry["path"]], like.codec.axes  # type: ignore[union-attr]
+            edit, lost = self._copied_edit(entry, first, version, like)
+        self._check_label(first, edit, is_label=is_label)
+        folders = tuple(f"{self.folder}/{path}" for path in paths)
+        blosc = blosc_of(like) if options.compression is None else BLOSC
+        options = with_defaults_from(options, like)
+        encodings = [replace(choose_encoding(spec, options, version, axes, is_label=is_label), blosc=blosc) for spec in specs]
+        targets = tuple(_target_array(folder, spec, encoding, source) for folder, spec, encoding in zip(folders, specs, encodings, strict=True))
+        if size is not None:
+            self._check_voxel_size(size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)})
+        array_settings = list(map(journal_settings, specs, encodings))
+        settings = {"version": version, "voxel_size": size and list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
         # journals store a list with a value per array, and for a single array the value alone
         for name in array_settings[0]:
             settings[name] = array_settings[0][name] if len(specs) == 1 else [values[name] for values in array_settings]
-        return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _describe(encodings[0]))
+        return NewLevels(self.folder, folders, targets, settings, edit, (*self._warnings(specs), *lost), describe(encodings[0]))
 
-    def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
+    @property
+    def _source(self) -> NgffGroup | None:
+        """Group of the image that is copied or converted, None for other sources."""
+        details = None if self.destination.image is None else self.destination.image.details
+        return details if isinstance(details, NgffGroup) else None
+
+    def _copied_entry(self, spec: LevelSpec, version: str, like: Volume | None) -> dict[str, Any] | None:
+        """Return the dataset entry of a copied level; None for a level whose axes or version differ from those of its source."""
+        source = self._source
+        if not spec.is_copy or source is None or source.version != version or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
+            return None
+        level, axes = self.destination.image.level_of(like), like.codec.axes
+        entry = None if level is None else source.entry_of(level.key)
+        if level is None or entry is None or len(axes) != len(source.axes) or not axes.endswith("zyx"):
+            return None
+        if self.image is not None and stated_axes(self.image, self.folder) != stated_axes(source.image, self.destination.image.folder):
+            return None
+        scale = scale_of(entry)
+        path = next((other["path"] for other in self._entries if len(scale) > 1 and scale_of(other) == scale), None)
+        moves = {letter: low - before for letter, low, before in zip("xyz", spec.box.topleft, like.box.topleft, strict=True)}
+        return moved_entry(entry, path or (spec.box.mag.name if "/" in level.key else level.key), [moves.get(letter, 0) for letter in axes])
+
+    def _copied_edit(self, entry: dict[str, Any], spec: LevelSpec, version: str, like: Any) -> tuple[NgffEdit, list[Warning]]:
+        """Return the metadata edit of a copied level, and a warning about metadata that do not hold for the copy."""
+        source, destination = self._source, self.destination
+        assert source is not None
+        keys = {level.key for level in destination.image.levels if level.mag in destination.all_mags and "/" not in level.key}
+        attributes, lost = source.copied(entry, keys, is_moved=any(destination.translate), is_cropped=spec.box.size != like.box.size)
+        edit = NgffEdit(self.folder, version, ome_of(attributes)["multiscales"][0], "image-label" in ome_of(attributes), None, attributes)
+        edit.check_current()
+        return edit, self._lost(lost)
+
+    def _lost(self, names: Sequence[str]) -> list[Warning]:
+        """Return a warning about metadata that a new image does not take over from its source."""
+        if not names or self.image is not None:
+            return []
+        return [MetadataWarning(f"{self.folder}: does not take over from {self.destination.image.folder}: {'; '.join(names)}")]
+
+    def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[Warning, ...]:
         """Return a warning if a label image gets another number of levels than its image, which the specification forbids."""
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
         if basename(above) != LABELS or (self.destination.all_mags and self.destination.all_mags[-1] not in mags):
@@ -140,30 +144,38 @@ class NgffTarget(TargetFolder):
         names = {mag.name for mag in (*self.destination.all_mags, *mags)} | {entry["path"] for entry in self._entries}
         if image is None or not self.destination.all_mags or len(image[1]["datasets"]) == len(names):
             return ()
-        return (f"{self.folder}: has {len(names)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF requires the same number: mag= selects some",)
+        found = f"has {len(names)} arrays, its image {len(image[1]['datasets'])}"
+        return (ViewerWarning(f"{self.folder}: {found}; OME-NGFF requires the same number: mag= selects some"),)
 
-    def _version(self, options: ZarrOptions) -> str:
+    def _version(self, options: ZarrOptions, source: Node | None) -> str:
+        """Return the version of the image: a copy has that of its source, or that of the same Zarr."""
         above = read_image(dirname(dirname(self.folder))) if self.version is None and basename(dirname(self.folder)) == LABELS else None
         stored = self.version or (None if above is None else above[0])  # one version in a hierarchy (OME-NGFF 0.6, "OME-Zarr Metadata")
-        version = options.ngff or stored or DEFAULT_VERSION
+        default = DEFAULT_VERSION
+        if source is not None:
+            is_kept = self._source is not None and is_written(self._source.version)
+            default = self._source.version if is_kept else "0.4" if source.record == ".zarray" else default  # type: ignore[union-attr]
+        version = options.ngff or stored or default
         if stored is not None and version == "0.6" and has_systems(stored):
             version = stored
         if not is_written(version):
             raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, expected {' or '.join(VERSIONS)}")
         return version
 
-    def _edit(self, spec: LevelSpec, levels: Sequence[PyramidLevel], version: str, *, is_label: bool) -> NgffEdit:
-        """Return the metadata edit of the new arrays, checked against the existing image."""
+    def _edit(self, spec: LevelSpec, levels: Sequence[PyramidLevel], version: str, *, is_label: bool) -> tuple[NgffEdit, list[Warning]]:
+        """Return the metadata edit of new arrays, checked against the existing image, and a warning about metadata of their source that it lacks."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
             self._check_no_duplicate(level)
         rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
         edit = NgffEdit(self.folder, version, multiscale(name, levels, new_axes(spec.num_channels), version=version), is_label, rgb)
         edit.check_current()
-        if self.folder.split("/")[-2] == LABELS and not is_label:
+        return edit, [] if self._source is None else self._lost(self._source.lost_in(edit.new_attributes, self.destination.image.levels))
+
+    def _check_label(self, spec: LevelSpec, edit: NgffEdit, *, is_label: bool) -> None:
+        if self.folder.split("/")[-2] == LABELS and not (is_label or edit.is_label):
             what = f"got {spec.num_channels} x {spec.dtype.name}, which is not a segmentation"
             raise ValueError(f"{self.folder}: labels must be integers in one channel, {what}")
-        return edit
 
     @property
     def _entries(self) -> list[dict[str, Any]]:
@@ -177,22 +189,17 @@ class NgffTarget(TargetFolder):
             if same and entry["path"] != level.path:
                 raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote")
 
-    def _voxel_sizes(self) -> dict[str, Lengths | None]:
-        """Return the voxel size of mag 1 according to each array, by its path; None for a path that is not the name of a mag."""
-        sizes: dict[str, Lengths | None] = {}
-        for entry in self._entries:
-            sizes[entry["path"]] = None
-            with contextlib.suppress(TypeError, ValueError):
-                a, b, c = Mag.parse(entry["path"]).factors
-                z, y, x = scale_of(entry)[-3:]
-                sizes[entry["path"]] = (x / a, y / b, z / c) if min(x, y, z) > 0 else None
-        return sizes
+    def _voxel_sizes(self) -> dict[str, Lengths]:
+        """Return the voxel size of mag 1 according to each array, by its path; empty if other software named the arrays."""
+        try:
+            sizes = {entry["path"]: _base_size(entry, Mag.parse(entry["path"])) for entry in self._entries}
+        except ValueError:
+            return {}
+        return {path: size for path, size in sizes.items() if size is not None}
 
-    def _check_voxel_size(self, size: Lengths, sizes: Mapping[str, Lengths | None], replaced: Collection[str]) -> None:
+    def _check_voxel_size(self, size: Lengths, sizes: Mapping[str, Lengths], replaced: Collection[str]) -> None:
         """Raise FormatError if a remaining array implies another voxel size of mag 1."""
         for path, stored in sizes.items():
-            if stored is None:  # other software named the arrays: _check_no_duplicate is the only check
-                return
             if path not in replaced and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, stored, strict=True)):
                 stated = " x ".join(f"{n:g}" for n in stored)
                 new = " x ".join(f"{n:g}" for n in size)
@@ -210,96 +217,39 @@ class ArrayTarget(TargetFolder):
         node, spec = read_node(self.folder), specs[0]
         if node is None or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec) or [spec.box.mag for spec in specs] != [like.mag]:
             raise UnsupportedError(f"{self.folder}: is a single Zarr array, and levels need an image: write it as a level of one with save()")
-        axes, expected = like.codec.axes, new_axes(spec.num_channels)
-        if axes != expected:
-            raise UnsupportedError(f"{self.folder}: has the axes {axes}, and only arrays with the axes {expected} are stored again in place; name a target")
-        is_v2 = node.record == ".zarray"
-        encoding = _choose_encoding(spec, _with_defaults_from(options, like), "0.4" if is_v2 else "0.5", is_label=False)
-        names = {"dimension_names": node.document.get("dimension_names")}
-        target = _target_array(self.folder, spec, encoding, node.attributes, **({} if is_v2 or names["dimension_names"] is None else names))
+        encoding = choose_encoding(spec, with_defaults_from(options, like), "0.4" if node.record == ".zarray" else "0.5", like.codec.axes, is_label=False)
+        target = _target_array(self.folder, spec, encoding, node, keeps_place=False)
         above = dirname(self.folder)
-        return NewLevels(above, (self.folder,), (target,), _journal_settings(spec, encoding), ArrayEdit(above), stored_as=_describe(encoding))
+        return NewLevels(above, (self.folder,), (target,), journal_settings(spec, encoding), ArrayEdit(above), stored_as=describe(encoding))
 
 
-def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
-    """Fill missing options with the encoding of another Zarr array."""
-    if not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
-        return options
-    chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
-    if shard_shape is None:
-        shard_shape = like.shard_shape if like.layout.is_sharded and chunk_shape == like.chunk_shape else like.layout.is_sharded
-    completed = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
-    kind, level = like.codec.compression
-    if options.compression is not None or kind not in ("raw", *options.levels):
-        return completed
-    return replace(completed, compression=kind, level=level if options.level is None else options.level)
+def _copied_node(spec: LevelSpec, like: Volume | None) -> Node | None:
+    """Return the array that a level is a copy of, None for another level."""
+    return read_node(like.name) if spec.is_copy and isinstance(like, StoredArray) else None
 
 
-def _blosc_of(like: Volume | None) -> tuple[str, int]:
-    """Return the compressor inside Blosc and the shuffle of a Zarr array that uses Blosc, else the default."""
-    return (like.codec.blosc if isinstance(like, StoredArray) and isinstance(like.codec, ZarrCodec) else None) or _BLOSC
+def _base_size(entry: Mapping[str, Any], mag: Mag) -> Lengths | None:
+    """Return the voxel size of mag 1 according to the dataset entry of a mag, in its unit; None if it has no scale."""
+    scale = scale_of(entry)[-3:]
+    return None if len(scale) < 3 or min(scale) <= 0 else ratio_of((scale[2], scale[1], scale[0]), mag.factors)
 
 
-def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ArrayEncoding:
-    dtype = _checked_dtype(spec.dtype)
-    # a byte shuffle helps to compress numbers of several bytes, but breaks up the repeated ids of a segmentation
-    compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
-    stored: Any = options.with_defaults()
-    is_sharded = stored.shard_shape is not False
-    if is_sharded and version == "0.4":
-        if stored.shard_shape is not True:
-            raise ValueError("OME-NGFF 0.4 is stored in Zarr 2, which has no shards: omit shard_shape, or write version 0.5")
-        is_sharded = False
-    if isinstance(stored.shard_shape, bool):
-        cells = default_chunks_per_shard(spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
-    else:
-        cells = chunks_per_shard(stored.shard_shape, stored.chunk_shape)
-    level, number = options.level_of(compression), zarr_format_of(version)
-    return ArrayEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
-
-
-def _attributes_in_place(folder: str, spec: LevelSpec, like: Volume | None) -> dict[str, Any] | None:
-    """Return the attributes of a level that replaces its own source, None for another level."""
-    node = read_node(folder) if isinstance(like, StoredArray) and like.folder == folder else None
-    return None if node is None else {**node.attributes, **_placement(spec)}
-
-
-def _placement(spec: LevelSpec) -> dict[str, Any]:
-    return {"mag": list(spec.box.mag.factors), "offset_vx": list(spec.box.topleft)}
-
-
-def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding, attributes: dict[str, Any] | None = None, **others: Any) -> TargetArray:
-    """Return a new array as a target; its element 0 is the lowest voxel of its box. ``others`` are further keys of a document of version 3."""
+def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding, source: Node | None = None, *, keeps_place: bool = True) -> TargetArray:
+    """Return a new array as a target; its element 0 is the lowest voxel of its box. A copy has attributes and names of axes of its source."""
     store, box = open_store(folder), spec.box
-    attributes = _placement(spec) if attributes is None else attributes
+    attributes = {**({} if source is None else source.attributes), **({"mag": list(box.mag.factors), "offset_vx": list(box.topleft)} if keeps_place else {})}
+    attributes.pop(VIEW_MARK, None)
     if encoding.version == 2:
         documents = {".zarray": encoding.document_v2(box.size), ".zattrs": attributes}
     else:
-        documents = {FILE_NAME: {**encoding.document(box.size, attributes), **others}}
+        documents = {FILE_NAME: encoding.document(box.size, attributes)}
+        names = None if source is None else source.document.get("dimension_names")
+        if names is not None and len(names) == len(encoding.axes):
+            documents[FILE_NAME]["dimension_names"] = names
     name = next(iter(documents))
-    array = zarr_array(store, name, documents[name], new_axes(spec.num_channels), is_new=True)
+    array = zarr_array(store, name, documents[name], encoding.axes, is_new=True)
     array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=box.topleft))
     return TargetArray(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
-
-
-def _journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]:
-    """Return the settings of an array that a resumed job compares."""
-    return {
-        "mag": spec.box.mag.name, "size": list(spec.box.size), "origin": list(spec.box.topleft), "chunk": list(encoding.chunk_shape),
-        "shard": list(encoding.shard_shape), "sharded": encoding.is_sharded, "compression": encoding.compression, "level": encoding.level,
-    }  # fmt: skip
-
-
-def _describe(encoding: ArrayEncoding) -> str:
-    chunk, shard = (" x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape))
-    return f"{encoding.compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
-
-
-def _checked_dtype(dtype: Any) -> np.dtype[Any]:
-    native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
-    if native.kind not in "iuf" or native.itemsize > 8:
-        raise TypeError(f"an image holds integers or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
-    return native
 
 
 def names_zarr_image(url: object) -> bool:

@@ -1,0 +1,132 @@
+"""Encoding of a new Zarr array of an image, chosen by the options of a user and by the array that it is stored like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.formats.zarr.codec import SHUFFLES, ZarrCodec
+from wkwdask.formats.zarr.documents import array_document, raw_codecs, zarr_shape
+from wkwdask.formats.zarr.ngff import zarr_format_of
+from wkwdask.model.stored_array import StoredArray
+from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.zarr.options import ZarrOptions
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.target_image import LevelSpec
+    from wkwdask.model.volume import Volume
+
+
+BLOSC = ("zstd", 1)  # Zstandard after a byte shuffle
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEncoding:
+    """Encoding of a new array, and its documents."""
+
+    dtype: np.dtype[Any]
+    num_channels: int
+    """Values per voxel; each chunk holds all channels."""
+    axes: str
+    chunk_shape: Vec3
+    compression: str
+    level: int
+    shard_cells: Vec3 = (1, 1, 1)
+    """Chunks along x, y, z that one task writes, powers of two: a shard, or a group of files."""
+    is_sharded: bool = False
+    version: int = 3
+    blosc: tuple[str, int] = BLOSC
+    """Compressor inside Blosc, and its shuffle as a number."""
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """Voxels along x, y, z that one task writes."""
+        x, y, z = (n * edge for n, edge in zip(self.shard_cells, self.chunk_shape, strict=True))
+        return x, y, z
+
+    def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
+        codecs, outer = raw_codecs(self.dtype), self.chunk_shape
+        if self.compression != "raw":
+            settings = self._settings({number: name for name, number in SHUFFLES.items()}[self.blosc[1]])
+            more = {"blosc": {"typesize": self.dtype.itemsize, **settings}, "zstd": {**settings, "checksum": False}}
+            codecs.append({"name": self.compression, "configuration": more.get(self.compression, settings)})
+        if self.is_sharded:
+            index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+            inner = {"chunk_shape": zarr_shape(self.axes, self.num_channels, outer), "codecs": codecs, "index_codecs": index, "index_location": "end"}
+            codecs, outer = [{"name": "sharding_indexed", "configuration": inner}], self.shard_shape
+        return array_document(shape, self.num_channels, self.dtype, outer, codecs, attributes, self.axes)
+
+    def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
+        compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(self.blosc[1])}
+        lengths, chunks = (zarr_shape(self.axes, self.num_channels, each) for each in (shape, self.chunk_shape))
+        return {
+            "zarr_format": 2, "shape": lengths, "chunks": chunks,
+            "dtype": self.dtype.newbyteorder("<").str, "compressor": compressor,
+            "fill_value": 0.0 if self.dtype.kind == "f" else 0, "order": "C", "filters": None, "dimension_separator": "/",
+        }  # fmt: skip
+
+    def _settings(self, shuffle: str | int) -> dict[str, Any]:
+        """Return the settings of the compressor; version 3 names the shuffle of Blosc, version 2 numbers it."""
+        return {"cname": self.blosc[0], "clevel": self.level, "shuffle": shuffle, "blocksize": 0} if self.compression == "blosc" else {"level": self.level}
+
+
+def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
+    """Fill missing options with the encoding of another Zarr array."""
+    if not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
+        return options
+    chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
+    if shard_shape is None:
+        shard_shape = like.shard_shape if like.layout.is_sharded and chunk_shape == like.chunk_shape else like.layout.is_sharded
+    completed = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
+    kind, level = like.codec.compression
+    if options.compression is not None or kind not in ("raw", *options.levels):
+        return completed
+    return replace(completed, compression=kind, level=level if options.level is None else options.level)
+
+
+def blosc_of(like: Volume | None) -> tuple[str, int]:
+    """Return the compressor inside Blosc and the shuffle of a Zarr array that uses Blosc, else the default."""
+    return (like.codec.blosc if isinstance(like, StoredArray) and isinstance(like.codec, ZarrCodec) else None) or BLOSC
+
+
+def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str, *, is_label: bool) -> ArrayEncoding:
+    dtype = checked_dtype(spec.dtype)
+    # a byte shuffle helps to compress numbers of several bytes, but breaks up the repeated ids of a segmentation
+    compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
+    stored: Any = options.with_defaults()
+    is_sharded = stored.shard_shape is not False
+    if is_sharded and version == "0.4":
+        if stored.shard_shape is not True:
+            raise ValueError("OME-NGFF 0.4 is stored in Zarr 2, which has no shards: omit shard_shape, or write version 0.5")
+        is_sharded = False
+    if isinstance(stored.shard_shape, bool):
+        cells = default_chunks_per_shard(spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
+    else:
+        cells = chunks_per_shard(stored.shard_shape, stored.chunk_shape)
+    level, number = options.level_of(compression), zarr_format_of(version)
+    return ArrayEncoding(dtype, spec.num_channels, axes, stored.chunk_shape, compression, level, cells, is_sharded, number)
+
+
+def journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]:
+    """Return the settings of an array that a resumed job compares."""
+    return {
+        "mag": spec.box.mag.name, "size": list(spec.box.size), "origin": list(spec.box.topleft), "chunk": list(encoding.chunk_shape),
+        "shard": list(encoding.shard_shape), "sharded": encoding.is_sharded, "compression": encoding.compression, "level": encoding.level,
+    }  # fmt: skip
+
+
+def describe(encoding: ArrayEncoding) -> str:
+    chunk, shard = (" x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape))
+    return f"{encoding.compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
+
+
+def checked_dtype(dtype: Any) -> np.dtype[Any]:
+    native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    if native.kind not in "iuf" or native.itemsize > 8:
+        raise TypeError(f"an image holds integers or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
+    return native
