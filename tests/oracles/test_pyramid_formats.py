@@ -19,7 +19,7 @@ OFFSET = (5, 3, 7)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("form", [form for form in FORMS if form.engine not in ("wkw", "toy") and not form.name.startswith("zarr-")], ids=str)
+@pytest.mark.parametrize("form", [form for form in FORMS if form.engine not in ("wkw", "toy") and not form.name.startswith(("zarr-", "ngff-0.6"))], ids=str)
 def test_each_level_is_what_tensorstore_makes_of_the_level_before(tmp_path, form, method):
     if form.needs is not None:
         pytest.importorskip(form.needs, reason=f"{form.needs} is not installed")

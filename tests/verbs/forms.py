@@ -96,6 +96,7 @@ FORMS = (
     Form("n5", lambda folder, name: f"n5://{folder}/volume.n5/{name}", _save_n5, "n5"),
     Form("ngff-0.4", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.4"), "ngff", "zarr"),
     Form("ngff-0.5", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
+    Form("ngff-0.6", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.6", shard_shape=False), "ngff", "zarr"),
     Form("zarr-2", lambda folder, name: f"zarr://{folder}/{name}", _save_array("0.4"), "ngff", "zarr"),
     Form("zarr-3", lambda folder, name: f"zarr://{folder}/{name}", _save_array("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
     Form("toy", lambda folder, name: f"toy://{folder}/{name}", _save_toy, "toy", lowest=0),

@@ -8,6 +8,7 @@ precomputed         tensorstore, cloud-volume
 N5                  tensorstore
 Zarr v2, OME 0.4    tensorstore, zarr-python, ome-zarr-models
 Zarr v3, OME 0.5    tensorstore, zarr-python, ome-zarr-models
+OME 0.6             ngff-zarr, with the schemas of the specification
 ==================  ==========================================
 
 Readers that are not installed are left out; tests in ``tests/oracles`` are skipped then and say so.
@@ -100,21 +101,36 @@ def _zarr_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.nd
 def _zarr_by_zarr(image: Image, level: Level, case: Case) -> np.ndarray:
     import zarr
 
-    if find_spec("ome_zarr_models") is not None:
-        _check_documents(zarr.open_group(image.folder, mode="r"), level, case)
+    _check_documents(zarr.open_group(image.folder, mode="r"), image, level, case)
     return _from_czyx(np.asarray(zarr.open_array(level.folder, mode="r")[...]))
 
 
-def _check_documents(group: object, level: Level, case: Case) -> None:
+def _check_documents(group: object, image: Image, level: Level, case: Case) -> None:
     """Validate the documents, and compare the position of the first voxel with that of the array."""
+    read = _place_by_ngff_zarr if group.attrs.get("ome", {}).get("version") == "0.6" else _place_by_models
+    if find_spec({_place_by_ngff_zarr: "ngff_zarr", _place_by_models: "ome_zarr_models"}[read]) is None:
+        return
+    scale, translation = read(group, image, level)
+    # The translation is the centre of the first voxel; the centre of voxel 0 of mag 1 is at 0.
+    expected = [(low + 0.5) * edge - 0.5 * fine for low, edge, fine in zip(case.offset[::-1], scale, VOXEL_SIZE[::-1], strict=True)]
+    np.testing.assert_allclose(translation, expected, rtol=1e-9, atol=1e-9)
+
+
+def _place_by_models(group: object, image: Image, level: Level) -> tuple[list[float], list[float]]:
     from ome_zarr_models import v04, v05
 
     found = v05.Image.from_zarr(group).ome_attributes if "ome" in group.attrs else v04.Image.from_zarr(group).attributes
     scale, *moves = next(entry for entry in found.multiscales[0].datasets if entry.path == level.key).coordinateTransformations
-    translation = moves[0].translation if moves else [0.0] * len(scale.scale)
-    # The translation is the centre of the first voxel; the centre of voxel 0 of mag 1 is at 0.
-    expected = [(low + 0.5) * edge - 0.5 * fine for low, edge, fine in zip(case.offset[::-1], scale.scale[-3:], VOXEL_SIZE[::-1], strict=True)]
-    np.testing.assert_allclose(translation[-3:], expected, rtol=1e-9, atol=1e-9)
+    return scale.scale[-3:], moves[0].translation[-3:] if moves else [0.0] * 3
+
+
+def _place_by_ngff_zarr(group: object, image: Image, level: Level) -> tuple[list[float], list[float]]:
+    import ngff_zarr
+
+    found = ngff_zarr.from_ngff_zarr(image.folder, validate=True)
+    paths = [entry.path for entry in found.metadata.datasets]
+    place = found.images[paths.index(level.key)]
+    return [place.scale[axis] for axis in "zyx"], [place.translation[axis] for axis in "zyx"]
 
 
 _READERS = {

@@ -35,14 +35,21 @@ _OF_ARRAYS = frozenset({
 })  # fmt: skip
 """Verbs for a single array, which has no levels. New images are OME-NGFF; the other jobs read an array as these do."""
 
+_OF_DOCUMENTS = frozenset({
+    "open_array", "xarray", "info", "save", "save_by_url", "write_region", "create", "apply", "pyramid", "upsample", "rechunk", "copy", "copy_box",
+    "copy_moved_box", "rm", "convert_to_wkw", "convert_from_wkw", "verify", "repair", "components",
+})  # fmt: skip
+"""Verbs for OME-NGFF 0.6. It has the arrays of 0.5 and other documents; the other verbs read and write these arrays alone."""
+
 EMPTY = {
     **dict.fromkeys((name for name in VERBS if name.endswith("_to_wkw")), _OF_WKW),  # the verb without this ending has it; copy makes WKW of WKW
-    "rechunk_shards": frozenset({"n5", "ngff-0.4", "toy", "zarr-2"}),  # each chunk is a file
+    "rechunk_shards": frozenset({"n5", "ngff-0.4", "ngff-0.6", "toy", "zarr-2"}),  # each chunk is a file
     "convert_from_wkw": _OF_WKW,
     "convert_plan": _OF_WKW,
     "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "toy"}),  # two are Zarr, and Zarr has no codec for chunks of the third
 }
-EMPTY = {name: EMPTY.get(name, frozenset()) | (frozenset() if name in _OF_ARRAYS else _ARRAYS) for name in VERBS}
+_SOME = ((_OF_ARRAYS, _ARRAYS), (_OF_DOCUMENTS, frozenset({"ngff-0.6"})))
+EMPTY = {name: EMPTY.get(name, frozenset()).union(*(forms for verbs, forms in _SOME if name not in verbs)) for name in VERBS}
 """Cells without a test."""
 
 
@@ -63,7 +70,8 @@ def _synchronous():
 
 def _cells(*, supported=True, in_memory=False):
     verbs = [name for name in VERBS if not (in_memory and name in NEEDS_FILES)]
-    forms = [form for form in FORMS if not (in_memory and form.name in _ARRAYS)]  # files of images, which have tests in memory
+    # those of arrays and of 0.6 are files of images, which have tests in memory
+    forms = [form for form in FORMS if not (in_memory and form.name in _ARRAYS | {"ngff-0.6"})]
     cells = [(name, form) for name in verbs for form in forms if form.name not in EMPTY[name]]
     return [pytest.param(name, form, id=f"{name}-{form}") for name, form in cells if (form.name not in UNSUPPORTED.get(name, ())) == supported]
 

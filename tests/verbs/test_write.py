@@ -207,7 +207,7 @@ def test_existing_mag_is_refused_or_overwritten(tmp_path, array):
     url = tmp_path / "1"
     wkwdask.to_wkw(array, url, offset=OFFSET, **OPTIONS)
     before = contents(url)
-    with pytest.raises(ExistsError, match=r'1: already exists; existing="overwrite"'):
+    with pytest.raises(ExistsError, match=r'1: already exists; existing="overwrite" replaces it whole, region= writes a part of it'):
         wkwdask.to_wkw(array + 1, url, offset=OFFSET, **OPTIONS)
     with pytest.raises(ExistsError, match="already exists"):
         wkwdask.to_wkw(da.from_array(array), url, offset=OFFSET, **OPTIONS)

@@ -226,22 +226,6 @@ def save(url, **options):
     return wkwdask.to_zarr(VOXELS, url, voxel_size=(4, 4, 8), offset=(4, 6, 3), ngff="0.6", chunk_shape=(4, 4, 4), shard_shape=(8, 8, 8), **options)
 
 
-def test_what_is_written_is_valid_and_read_by_others(tmp_path):
-    url = tmp_path / "em.ome.zarr"
-    save(url)
-    wkwdask.build_pyramid(url)
-    assert validate(url)["version"] == "0.6"
-    ngff_zarr = pytest.importorskip("ngff_zarr", reason="ngff-zarr is not installed")
-    found = ngff_zarr.from_ngff_zarr(str(url), validate=True)
-    levels = [(image.scale["x"], image.translation["x"], np.asarray(image.data).shape) for image in found.images]
-    expected = [
-        (scale.resolution[0], scale.box.topleft[0] * scale.resolution[0] + (scale.resolution[0] - 4) / 2, scale.box.size[::-1])
-        for scale in wkwdask.info(url).scales
-    ]
-    assert levels == expected
-    np.testing.assert_array_equal(np.asarray(found.images[0].data).T, VOXELS)
-
-
 def test_images_of_ngff_zarr_open(tmp_path):
     ngff_zarr = pytest.importorskip("ngff_zarr", reason="ngff-zarr is not installed")
     image = ngff_zarr.to_ngff_image(
@@ -310,11 +294,3 @@ def test_labels_follow_the_version_of_their_image(tmp_path):
     wkwdask.to_zarr(VOXELS.astype(np.uint32), url / "labels" / "cells", voxel_size=(4, 4, 8), category="segmentation", chunk_shape=(8, 8, 8))
     assert validate(url / "labels" / "cells", "label")["version"] == "0.6"
     assert ome_of(url / "labels") == {"version": "0.6", "labels": ["cells"]}
-
-
-def test_convert_and_upsample_write_it(tmp_path):
-    save(tmp_path / "em.ome.zarr")
-    wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "other.ome.zarr", ngff="0.6")
-    validate(tmp_path / "other.ome.zarr")
-    wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "em.ozx", ngff="0.6")
-    np.testing.assert_array_equal(wkwdask.open(tmp_path / "em.ozx")[0], VOXELS)
