@@ -43,7 +43,7 @@ if MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_
 
 
 def pytest_addoption(parser):
-    parser.addoption("--passed", type=Path, metavar="FILE", help="leave out the tests that a file lists, and add those that pass")
+    parser.addoption("--passed", type=Path, metavar="FILE", help="leave out the tests that a file lists, and add those that pass; write --passed=FILE")
 
 
 def pytest_configure(config):
