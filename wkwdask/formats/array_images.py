@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
 
 
+_HALF_VOXEL, _ROUNDING = 0.5, 1e-6
+
+
 class ArrayGeometry(NamedTuple):
     """Axes, mag and position of an array among the levels of its image."""
 
@@ -67,6 +70,27 @@ def guess_ratio(finer: Sequence[float], coarser: Sequence[float]) -> Lengths:
     """Guess the downsampling factors from the shapes of two levels along x, y, z: the nearest powers of two."""
     x, y, z = (2.0 ** round(math.log2(max(1, a) / max(1, b))) for a, b in zip(finer, coarser, strict=True))
     return x, y, z
+
+
+def place_fault(finest: tuple[int, float, float], level: tuple[int, float, float]) -> tuple[str, str, str] | None:
+    """Return kind, found and expected values if the voxels of a level along an axis do not cover those of the finest one.
+
+    Each level is given by length, scale and translation.
+    """
+    (first_length, first_scale, first_shift), (length, scale, shift) = finest, level
+    # A level may lack a part of a voxel at the upper end (lengths rounded down) and reach beyond both ends by less than a voxel (boxes aligned outward).
+    covered = first_length * first_scale / scale
+    if not covered - 1 + _ROUNDING < length < covered + 2:
+        expected = f"about {covered:.1f}, since the finest level has {first_length} voxels of size {first_scale:g}"
+        return "image.scale", f"{length} voxels of size {scale:g}", expected
+    # Translations are centres of the first voxels. Software that does not shift coarser levels, or shifts by corners, stays within half a voxel.
+    low = ((shift - scale / 2) - (first_shift - first_scale / 2)) / scale
+    high = low + length - covered
+    is_aligned_outward = low > -1 - _ROUNDING and high > -_ROUNDING
+    if low > _HALF_VOXEL + _ROUNDING or (low < -_HALF_VOXEL - _ROUNDING and not is_aligned_outward):
+        centre = first_shift + (scale - first_scale) / 2
+        return "image.translation", f"a translation of {shift:g}", f"{centre:g} or at most half a voxel ({scale / 2:g}) from it"
+    return None
 
 
 def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (0, 0, 0)) -> Level:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, xyz_values
+from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, place_fault, xyz_values
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
 from wkwdask.model.levels import mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from wkwdask.model.levels import Lengths
 
@@ -223,23 +223,22 @@ def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str
 def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[ArrayGeometry | UnsupportedError]:
     """Return the geometry of each level relative to the first level with supported axes; an error for a level with others."""
     geometries: list[ArrayGeometry | UnsupportedError] = []
-    base: _LevelMetadata | None = None
+    base: LevelMetadata | None = None
     for name, dataset, attributes in levels:
         try:
-            letters = axes_of(dataset, attributes, f"{source}/{name}" if name else source)
+            level = LevelMetadata.of(name, dataset, attributes, group, source)
         except UnsupportedError as error:
             geometries.append(error)
             continue
-        level = _LevelMetadata(
-            dataset, letters, voxel_lengths_nm(attributes, letters), level_factors(dataset.document, group, name, letters), _parse_transform(attributes)
-        )
         base = base or level
         geometries.append(level.geometry(base))
     return geometries
 
 
 @dataclass(frozen=True, slots=True)
-class _LevelMetadata:
+class LevelMetadata:
+    """Size and place of a level, as its attributes state them."""
+
     dataset: N5Dataset
     letters: str
     lengths_nm: Lengths | None
@@ -247,13 +246,36 @@ class _LevelMetadata:
     transform: tuple[Lengths, Lengths] | None
     """Voxel size and centre of the first voxel [nm]."""
 
+    @classmethod
+    def of(cls, name: str, dataset: N5Dataset, attributes: Mapping[str, Any], group: Mapping[str, Any], source: str) -> LevelMetadata:
+        """Parse the attributes of a level and its group; raises UnsupportedError for other axes."""
+        letters = axes_of(dataset, attributes, f"{source}/{name}" if name else source)
+        factors = level_factors(dataset.document, group, name, letters)
+        return cls(dataset, letters, voxel_lengths_nm(attributes, letters), factors, _parse_transform(attributes))
+
     @property
     def size(self) -> tuple[int, int, int]:
         """Voxels along x, y, z."""
         x, y, z = (self.dataset.dimensions[self.letters.index(letter)] if letter in self.letters else 1 for letter in "xyz")
         return x, y, z
 
-    def geometry(self, base: _LevelMetadata) -> ArrayGeometry:
+    def place_faults(self, base: LevelMetadata) -> Iterator[tuple[str, str, str]]:
+        """Yield kind, found and expected values where the level does not cover the voxels of the finest one."""
+        levels = (base, self)
+        if self.transform is not None and base.transform is not None:
+            scales, shifts = ([level.transform[n] for level in levels if level.transform is not None] for n in (0, 1))
+        elif self.factors is not None:
+            scales = [base.factors or (1.0, 1.0, 1.0), self.factors]
+            shifts = [(a / 2, b / 2, c / 2) for a, b, c in scales]  # factors state no position
+        else:
+            return
+        for n, axis in enumerate("xyz"):
+            fault = place_fault(*((level.size[n], scale[n], shift[n]) for level, scale, shift in zip(levels, scales, shifts, strict=True)))
+            if fault is not None and axis in self.letters:
+                kind, found, expected = fault
+                yield kind, f"{found} along {axis}", expected
+
+    def geometry(self, base: LevelMetadata) -> ArrayGeometry:
         """Return the geometry relative to the finest level: by ``transform``, by factors, or guessed from the shapes."""
         if self.transform is not None and base.transform is not None:
             ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])

@@ -9,7 +9,7 @@ from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
-from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, is_n5
+from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, group_levels, is_n5
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
 from wkwdask.model.faults import Fault
@@ -17,6 +17,7 @@ from wkwdask.model.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,12 +55,17 @@ class N5Format(ArrayFormat):
 
     def document_faults(self, folder: str) -> Iterator[Fault]:
         try:
-            listed = level_names(read_record(f"{folder}/{FILE_NAME}") or {})
+            listed, levels = level_names(read_record(f"{folder}/{FILE_NAME}") or {}), list(group_levels(FolderStore(folder)))
         except (CorruptError, OSError):
             return  # a fault of the image
         for name in listed:
             if not files.isfile(f"{folder}/{name}/{FILE_NAME}"):
                 yield Fault("level.missing", f"{folder}/{name}", f"no {FILE_NAME}", f"a dataset, as {folder}/{FILE_NAME} states")
+        for name, level in levels[1:]:
+            document = level.dataset.document
+            path = f"{folder}/{name}/{FILE_NAME}" if {"transform", "downsamplingFactors"} & document.keys() else f"{folder}/{FILE_NAME}"
+            for kind, found, expected in level.place_faults(levels[0][1]):
+                yield Fault(kind, path, f"{name}: {found}", expected)
 
     def why_not_replaceable(self, folder: str) -> str:
         return "contains other files than one N5 dataset and is not replaced; move it away"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from wkwdask.formats.array_images import array_image, array_level
 from wkwdask.formats.n5.array import n5_array, read_attributes, read_documents
 from wkwdask.formats.n5.attributes import (
     FILE_NAME,
+    LevelMetadata,
     axis_names,
     group_factors,
     is_dataset,
@@ -149,6 +151,18 @@ def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, di
             yield name, document
         elif not listed and not count:
             return
+
+
+def group_levels(store: Store) -> Iterator[tuple[str, LevelMetadata]]:
+    """Yield the names of the readable levels of a group, finest first, and what their attributes state."""
+    group = read_attributes(store) or {}
+    attributes = {**_inherited(store), **group}
+    for name, document in _level_documents(store, group, {}):
+        if isinstance(document, FormatError) or not is_dataset(document):
+            continue
+        with contextlib.suppress(FormatError, UnsupportedError):
+            dataset = parse_dataset(document, store.path_of(f"{name}/{FILE_NAME}"))
+            yield name, LevelMetadata.of(name, dataset, level_attributes(document, attributes, name), attributes, store.url)
 
 
 def _level_folders(folder: str) -> list[str]:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, UnsupportedError
+from wkwdask.formats.array_images import place_fault
 from wkwdask.formats.zarr.documents import FILE_NAME, array_record
 from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import parse_image
@@ -23,7 +24,6 @@ _ATTRIBUTES, _CONSOLIDATED = ".zattrs", ".zmetadata"
 _V2_DOCUMENTS = (".zarray", ".zgroup", _ATTRIBUTES)
 # Fields of a document that consolidated metadata must repeat; software writes others, such as codecs, in several equivalent forms.
 _COMPARED = ("node_type", "shape", "chunks", "chunk_grid", "dtype", "data_type", "dimension_separator", "attributes")
-_HALF_VOXEL, _ROUNDING = 0.5, 1e-6
 
 
 def document_faults(folder: str) -> Iterator[Fault]:
@@ -160,31 +160,10 @@ def _contradictions(path: str, axes: tuple[str, ...], finest: tuple[NgffLevel, N
             if length != first_length:
                 yield Fault("level.axes", level[1].path, f"{length} values along {axis}", f"{first_length}, as {finest[1].path} states")
         elif all(len(values) == len(axes) for values in (*scales, *shifts)) and min(scales[0][n], scales[1][n]) > 0:
-            fault = _place_fault((first_length, scales[0][n], shifts[0][n]), (length, scales[1][n], shifts[1][n]))
+            fault = place_fault((first_length, scales[0][n], shifts[0][n]), (length, scales[1][n], shifts[1][n]))
             if fault is not None:
                 kind, found, expected = fault
                 yield Fault(kind, path, f"{level[0].path}: {found} along {axis}", expected)
-
-
-def _place_fault(finest: tuple[int, float, float], level: tuple[int, float, float]) -> tuple[str, str, str] | None:
-    """Return kind, found and expected values if the voxels of a level along an axis do not cover those of the finest one.
-
-    Each level is given by length, scale and translation.
-    """
-    (first_length, first_scale, first_shift), (length, scale, shift) = finest, level
-    # A level may lack a part of a voxel at the upper end (lengths rounded down) and reach beyond both ends by less than a voxel (boxes aligned outward).
-    covered = first_length * first_scale / scale
-    if not covered - 1 + _ROUNDING < length < covered + 2:
-        expected = f"about {covered:.1f}, since the finest level has {first_length} voxels of size {first_scale:g}"
-        return "image.scale", f"{length} voxels of size {scale:g}", expected
-    # Translations are centres of the first voxels. Software that does not shift coarser levels, or shifts by corners, stays within half a voxel.
-    low = ((shift - scale / 2) - (first_shift - first_scale / 2)) / scale
-    high = low + length - covered
-    is_aligned_outward = low > -1 - _ROUNDING and high > -_ROUNDING
-    if low > _HALF_VOXEL + _ROUNDING or (low < -_HALF_VOXEL - _ROUNDING and not is_aligned_outward):
-        centre = first_shift + (scale - first_scale) / 2
-        return "image.translation", f"a translation of {shift:g}", f"{centre:g} or at most half a voxel ({scale / 2:g}) from it"
-    return None
 
 
 def _unlisted_arrays(group: Node, folder: str, first: Node | None) -> Iterator[Fault]:
