@@ -166,7 +166,7 @@ def is_export(url: str | os.PathLike[str]) -> bool:
 
 
 def is_dataset(url: str | os.PathLike[str]) -> bool:
-    """Return whether a local folder is a dataset, whatever its name."""
+    """Return whether a local folder is a dataset of WEBKNOSSOS."""
     return read_datasource(local_path(url)) is not None
 
 

@@ -96,6 +96,17 @@ def merge_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, An
     return sorted(by_path.values(), key=lambda entry: (max(scale_of(entry)[-3:]), scale_of(entry)))
 
 
+def is_valid_entry(entry: Any) -> bool:
+    """Return whether a dataset entry has a path, and a scale for each axis if it has one."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+        return False
+    steps = entry.get("coordinateTransformations", [])
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        return False
+    scales = [step.get("scale") for step in steps_of(entry) if step.get("type") == "scale"]
+    return all(isinstance(scale, list) and len(scale) >= 3 and all(map(is_number, scale)) for scale in scales)
+
+
 def scale_of(entry: Mapping[str, Any]) -> list[float]:
     """Return the scale of a dataset entry along all axes, or a single zero if it has none."""
     return next((list(map(float, step["scale"])) for step in steps_of(entry) if step.get("type") == "scale"), [0.0])

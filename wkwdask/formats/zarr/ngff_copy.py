@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, steps_of
 from wkwdask.formats.zarr.documents import VIEW_MARK
-from wkwdask.formats.zarr.ngff import has_systems, ome_of, stated_version
+from wkwdask.formats.zarr.ngff import is_valid_entry, ome_of, stated_version
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,15 +39,18 @@ class NgffGroup:
         image: dict[str, Any] = ome_of(self.attributes)["multiscales"][0]
         return image
 
-    def entry_of(self, key: str) -> dict[str, Any] | None:
-        """Return the dataset entry of an array, None if there is none."""
-        entries = (entry for entry in self.image["datasets"] if entry["path"] == key)
-        return next((dict(entry) for entry in entries if entry.get("coordinateTransformations")), None)
+    def entry_of(self, key: str, num_axes: int) -> dict[str, Any] | None:
+        """Return the dataset entry of an array with a number of axes, None if it states no place along these."""
+        entry = next((entry for entry in self.image["datasets"] if entry["path"] == key), None)
+        if entry is None or not is_valid_entry(entry) or not entry.get("coordinateTransformations"):
+            return None
+        numbers = [step[name] for step in steps_of(entry) for name in ("scale", "translation") if name in step]
+        return entry if num_axes == len(self.axes) and all(isinstance(each, list) and len(each) == num_axes for each in numbers) else None
 
     def copied(self, entry: dict[str, Any], keys: Collection[str], *, is_moved: bool, is_cropped: bool) -> tuple[dict[str, Any], list[str]]:
         """Return the attributes of a copy whose first array is that of ``entry``, and what it does not take over; ``keys`` are its arrays."""
         image, lost = {**self.image, "datasets": [entry]}, []
-        if has_systems(self.version):
+        if "coordinateSystems" in image:
             lost = list(_lose_transformations(image, keys, is_moved=is_moved))
         ome = {**ome_of(self.attributes), "multiscales": [image]}
         lost += ["further multiscales"] if len(ome_of(self.attributes)["multiscales"]) > 1 else []
@@ -63,7 +66,7 @@ class NgffGroup:
         before, after, image = ome_of(self.attributes), ome_of(attributes), self.image
         names = [name for name in self.attributes if name not in ("ome", VIEW_MARK)] if "ome" in self.attributes else []
         names += [name for name in before if name not in ("multiscales", *_WRITTEN) and before[name] != after.get(name)]
-        is_placement = () if has_systems(self.version) else ("coordinateTransformations",)
+        is_placement = () if "coordinateSystems" in image else ("coordinateTransformations",)
         others = [name for name in image if name not in (*_WRITTEN, "coordinateSystems", *is_placement)]
         if len(image.get("coordinateSystems", ())) > 1 and "coordinateTransformations" not in others:
             others.append("coordinateSystems")

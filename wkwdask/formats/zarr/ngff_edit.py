@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
-from wkwdask.formats.zarr.coordinate_systems import check_unreferenced, in_style_of, intrinsic_axes, parse_placed, steps_of
+from wkwdask.formats.zarr.coordinate_systems import check_unreferenced, in_style_of, intrinsic_axes, parse_placed
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document, is_view
-from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, merge_entries, ome_of, stated_version, zarr_format_of
+from wkwdask.formats.zarr.ngff import (
+    LABELS,
+    check_version,
+    image_attributes,
+    is_valid_entry,
+    label_attributes,
+    merge_entries,
+    ome_of,
+    stated_version,
+    zarr_format_of,
+)
 from wkwdask.model.json_text import parse_object
-from wkwdask.model.levels import is_number
 from wkwdask.store import files
 from wkwdask.store.locks import lock_path, read_object, update_json
 from wkwdask.store.new_files import publish_bytes
@@ -58,7 +67,7 @@ def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, 
     if "coordinateSystems" in images[0] and images[0]["datasets"]:
         parse_placed(images[0], f"{folder}: multiscales[0]")
     for number, entry in enumerate(images[0]["datasets"]):
-        if not _is_valid_entry(entry):
+        if not is_valid_entry(entry):
             raise CorruptError(f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}")
     return stated_version(attributes), images[0]
 
@@ -67,17 +76,6 @@ def read_image(folder: str) -> tuple[str, dict[str, Any]] | None:
     """Read the OME-NGFF version and the ``multiscales`` entry of a local group, or None."""
     stored = read_attributes(folder)
     return None if stored is None else find_image(stored[1], folder)
-
-
-def _is_valid_entry(entry: Any) -> bool:
-    """Return whether a dataset entry has a path, and a scale for each axis if it has one."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-        return False
-    steps = entry.get("coordinateTransformations", [])
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        return False
-    scales = [step.get("scale") for step in steps_of(entry) if step.get("type") == "scale"]
-    return all(isinstance(scale, list) and len(scale) >= 3 and all(map(is_number, scale)) for scale in scales)
 
 
 def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

@@ -109,8 +109,8 @@ class NgffTarget(TargetFolder):
         if not spec.is_copy or source is None or source.version != version or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
             return None
         level, axes = self.destination.image.level_of(like), like.codec.axes
-        entry = None if level is None else source.entry_of(level.key)
-        if level is None or entry is None or len(axes) != len(source.axes) or not axes.endswith("zyx"):
+        entry = None if level is None else source.entry_of(level.key, len(axes))
+        if level is None or entry is None or not axes.endswith("zyx"):
             return None
         if self.image is not None and stated_axes(self.image, self.folder) != stated_axes(source.image, self.destination.image.folder):
             return None
