@@ -25,13 +25,13 @@ _AZURE_KEYS = tuple(
         "FEDERATED_TOKEN_FILE", "MSI_ENDPOINT", "IDENTITY_ENDPOINT", "USE_AZURE_CLI",
     )
 )  # fmt: skip
-_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
+_VARIABLES = (b"AWS_", b"GOOGLE_", b"AZURE_", b"CLOUDSDK_", b"STORAGE_EMULATOR_HOST")
 _MACHINE = Path("/sys/class/dmi/id")
 
 
-def environment() -> tuple[tuple[str, str], ...]:
-    """Return the environment variables that name servers and credentials, as part of the keys of caches."""
-    return tuple(item for item in os.environ.items() if item[0].startswith(_VARIABLES))
+def environment() -> tuple[tuple[bytes, bytes], ...]:
+    """Return the environment variables that name servers and credentials, as part of the keys of caches. Bytes, because each request asks for them."""
+    return tuple((name, os.environb[name]) for name in os.environb if name.startswith(_VARIABLES))
 
 
 class Credentials(NamedTuple):
