@@ -35,7 +35,7 @@ def _quick(monkeypatch, tmp_path):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(access, "_given", {})
-    with limited(pauses=(0.0, 0.0), answer_seconds=1):
+    with limited(pauses=(0.0, 0.0)):
         yield
 
 
@@ -118,7 +118,11 @@ def test_hosts_that_cannot_be_reached():
         wkwdask.open(f"http://127.0.0.1:{port}/ds")
     with pytest.raises(OSError, match=r"the name of the server is unknown.*no-such-host\.invalid"):
         wkwdask.open("https://no-such-host.invalid/ds")
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError, match=r"no answer from http://127.0.0.1:.* within 1 seconds"):
+    with (
+        limited(answer_seconds=1),
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(TimeoutError, match=r"no answer from http://127.0.0.1:.* within 1 seconds"),
+    ):
         wkwdask.open(f"http://127.0.0.1:{silent.getsockname()[1]}/ds")
 
 
