@@ -71,8 +71,8 @@ CASES = {
     "private": Case("PermissionError: .*403 Forbidden.*anonymous access, because no credentials were found", "s3", "private"),
     "denied by a policy": Case("PermissionError: .*403 Forbidden, AccessDenied", "s3", fault=_amazon(403, "AccessDenied", "Access Denied"), environment=KEYS),
     "expired": Case(
-        "(PermissionError|OSError): .*ExpiredToken, the credentials have expired", "s3", fault=_amazon(400, "ExpiredToken", "The provided token has expired."),
-        environment=KEYS,
+        "PermissionError: .*ExpiredToken, the credentials have expired: log in again; this was credentials of the environment", "s3",
+        fault=_amazon(400, "ExpiredToken", "The provided token has expired."), environment=KEYS,
     ),
     "unknown key": Case(
         "PermissionError: .*InvalidAccessKeyId, the credentials are not valid", "s3",
@@ -87,7 +87,7 @@ CASES = {
         fault=_amazon(403, "RequestTimeTooSkewed", "The difference between the request time and the current time is too large."), environment=KEYS,
     ),
     "wrong region": Case(
-        "OSError: .*s3://bucket is in another region", "s3",
+        "OSError: .*s3://bucket is in the region eu-central-1, not in the default one; state its region", "s3",
         fault=_amazon(301, "PermanentRedirect", _OTHER_ENDPOINT, f"<Endpoint>bucket.s3.{REGION}.amazonaws.com</Endpoint>", x_amz_bucket_region=REGION),
     ),
     "wrong region of a signature": Case(

@@ -11,7 +11,7 @@ import re
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
 from wkwdask.model.extras import import_extra
@@ -29,6 +29,7 @@ PROTOCOLS = {
 """Kind of store of each protocol."""
 IS_CONCURRENT = True
 _NO_ANSWER_SECONDS = 8
+_REGION_SECONDS = 2
 _PIECE_NBYTES = 8 << 20  # of a body that is held before its length is checked
 _PAUSES_SECONDS = (0.2, 1.0)  # before each of the first retries [s]
 _MAX_RETRIES = 4
@@ -146,7 +147,12 @@ def check(url: str, access: Access) -> None:
 
 def size(url: str, access: Access) -> int:
     """Return the size of a file."""
-    return int(_call("head", url, access)["size"])
+    try:
+        return int(_call("head", url, access)["size"])
+    except OSError as error:
+        if "400 Bad Request" in str(error):  # an answer to HEAD cannot state the cause, such as an expired token
+            read(Request(url, 0, 1), access)
+        raise
 
 
 def names(url: str, access: Access) -> list[tuple[str, int | None]]:
@@ -245,10 +251,14 @@ def _bucket(protocol: str, server: str, access: Access) -> tuple[str, str, Crede
 _DEBUG = "\n\nDebug source"
 _STATUS = re.compile(r"status code: (\d+ [A-Z][A-Za-z -]+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_CAUSES = (
-    # Codes of S3, Google and Azure, and words of the network library.
-    (r"<Code>(ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired)<|invalid_grant", "the credentials have expired"),
+_REFUSALS = (
+    # Codes of S3, Google and Azure. S3 reports some of them with status 400.
+    (r"<Code>(ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired)<|invalid_grant", "the credentials have expired: log in again"),
     (r"<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidSecurity|AuthenticationFailed)<", "the credentials are not valid"),
+)
+_CAUSES = (
+    *_REFUSALS,
+    # Words of the network library.
     (r"InvalidCertificate|invalid peer certificate|UnknownIssuer", "the server's TLS certificate is not valid"),
     (r"dns error|failed to lookup|ResolveError|\"dns\"", "the name of the server is unknown"),
     (r"ConnectionRefused|Connection refused", "the server refuses connections"),
@@ -271,15 +281,16 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None
     if _OTHER_REGION.search(text):
         told = _REGION.search(text)
-        where = f"{connection.server} is in the region {next(filter(None, told.groups()))}" if told else f"{connection.server} is in another region"
-        raise OSError(errno.EIO, f"cannot be read: {where}, not in {access.region or 'the default one'}; state its region (docs/remote.md)", url) from None
+        region = next(filter(None, told.groups())) if told else _region_of(connection, access)
+        where = f"{connection.server} is in {f'the region {region}' if region else 'another region'}, not in {access.region or 'the default one'}"
+        raise OSError(errno.EIO, f"cannot be read: {where}; state its region (docs/remote.md)", url) from None
     if isinstance(error, exceptions.PreconditionError):
         raise ReplacedError(f"{url}: was replaced since it was opened; open it again") from None
     if isinstance(error, exceptions.NotSupportedError):
         raise UnsupportedError(f"{url}: the server does not support range requests") from None
     if isinstance(error, (exceptions.InvalidPathError, ValueError)):
         raise UnsupportedError(f"{url}: cannot be read: {text.partition(_DEBUG)[0]}") from None
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or any(re.search(pattern, text) for pattern, _ in _REFUSALS):
         who = f"; this was {connection.who}" if connection.who else ""
         raise PermissionError(errno.EACCES, f"cannot be read: {_reason(text)}{who}", url) from None
     if _TIMEOUT.search(text):
@@ -287,6 +298,21 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
     if isinstance(error, exceptions.BaseError):
         raise OSError(errno.EIO, f"cannot be read: {_reason(text)}", url) from None
     raise error
+
+
+def _region_of(connection: Connection, access: Access) -> str | None:
+    """Ask S3 for the region of a bucket; None if it does not say."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection  # slow to import
+
+    endpoint = urlsplit(amazon_credentials(access).options.get("endpoint", "https://s3.us-east-1.amazonaws.com"))
+    server = (HTTPSConnection if endpoint.scheme == "https" else HTTPConnection)(endpoint.netloc, timeout=_REGION_SECONDS)
+    try:
+        server.request("HEAD", f"{endpoint.path}/{connection.server.partition('://')[2]}")
+        return server.getresponse().headers.get("x-amz-bucket-region")  # of any status
+    except (HTTPException, OSError):
+        return None
+    finally:
+        server.close()
 
 
 def _reason(text: str) -> str:
