@@ -1,4 +1,4 @@
-"""Rows that read from a web server behind a proxy with 20 ms of latency: requests, bytes and seconds beside webknossos and tensorstore."""
+"""Rows that read from a web server behind a proxy with 20 ms of latency: requests, bytes, seconds and CPU seconds beside webknossos and tensorstore."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SLICES, _BOXES = 10, 10
 _TITLES = {
     "wkw": "WKW, files of {half}^3", "precomputed-sharded": "precomputed, shards of {shard}^3",
     "precomputed-files": "precomputed, a file per chunk of {chunk}^3",
-    "zarr": "Zarr, shards of {shard}^3",
+    "zarr": "Zarr, shards of {shard}^3", "zarr-files": "Zarr, a file per chunk of {chunk}^3",
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class Served:
         """Path below the served folder."""
         if self.form == "wkw":
             return str(Path(self._wkw.mag).relative_to(self.cube.data.folder))
-        return f"served-{self.form}-{self.cube.edge}" + ("/0" if self.form == "zarr" else "")
+        return f"served-{self.form}-{self.cube.edge}" + ("/0" if self.form.startswith("zarr") else "")
 
     @property
     def _wkw(self) -> Cube:
@@ -68,17 +68,18 @@ class Served:
         import wkwdask
 
         chunks = (self.chunk,) * 3
-        if self.form != "zarr":
+        if not self.form.startswith("zarr"):
             sharding = ours(self.cube.edge, voxels.dtype, sharded=self.form.endswith("sharded"))
             wkwdask.to_precomputed(voxels, folder, shard_shape=sharding, chunk_shape=chunks, voxel_size=RESOLUTION)
             return
-        shards = (4 * self.chunk,) * 3
+        files = chunks if self.form == "zarr-files" else (4 * self.chunk,) * 3
         codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
+        sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": chunks, "codecs": codecs, "index_codecs": codecs[:1]}}
         document = {
             "zarr_format": 3, "node_type": "array", "shape": voxels.shape[::-1], "data_type": voxels.dtype.name, "fill_value": 0,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shards}},
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": files}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "dimension_names": ["z", "y", "x"],
-            "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": chunks, "codecs": codecs, "index_codecs": codecs[:1]}}],
+            "codecs": codecs if files == chunks else [sharding],
         }  # fmt: skip
         folder.mkdir(parents=True)
         (folder / "zarr.json").write_text(json.dumps(document))
@@ -126,7 +127,7 @@ class NoMore:
 
 
 def _traffic(outcome: Outcome) -> str:
-    return f"{outcome.requests} requests, {outcome.received / MB:.2f} MB, {outcome.wall:.3f} s"
+    return f"{outcome.requests} requests, {outcome.received / MB:.2f} MB, {outcome.wall:.3f} s, {outcome.cpu:.3f} CPU s"
 
 
 def remote_cases(data: Data) -> list[Race]:
