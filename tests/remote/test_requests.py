@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from remote.volumes import FORMS, PARTS
 from support import wkw_files
+from support.inside import limited
 from support.nginx import nginx, nginx_program
 from support.proxy import proxy
 
@@ -16,6 +17,7 @@ import wkwdask
 
 BLOCK, EDGE = 16, 256
 FILE = "z0/y0/x0.wkw"
+SHARDED = [form for form in FORMS if "sharded" in form.name]
 TABLE_NBYTES = 16 + 8 * (EDGE // BLOCK) ** 3
 
 
@@ -129,7 +131,7 @@ def test_points_of_a_file_share_its_table(noise):
     assert len(ranges) == len(set(ranges)) <= 1 + len(points)
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if "sharded" in form.name], ids=str)
+@pytest.mark.parametrize("form", SHARDED, ids=str)
 def test_points_of_a_shard_share_its_tables(web, form):
     pytest.importorskip(form.needs, reason="writes the volume")
     points = np.random.default_rng(1).integers(0, form.array().shape[1:], (20, 3))
@@ -138,6 +140,38 @@ def test_points_of_a_shard_share_its_tables(web, form):
         np.testing.assert_array_equal(found.reshape(len(points), -1), form.array()[(slice(None), *points.T)].T)
         requests = [(request.path, request.range) for request in far.requests]
         assert len(requests) == len(set(requests))
+
+
+@pytest.mark.parametrize("form", SHARDED, ids=str)
+def test_a_whole_shard_is_one_request(far, form):
+    pytest.importorskip(form.needs, reason="writes the volume")
+    np.testing.assert_array_equal(wkwdask.read(form.url(far.url), form.box()), form.array())
+    paths = [request.path for request in far.requests]
+    assert len(paths) == len(set(paths))
+    with limited(request_nbytes=500):  # less than a shard
+        np.testing.assert_array_equal(wkwdask.read(form.url(far.url)), form.array())
+
+
+def test_the_suffix_of_chunks_is_looked_for_once(far):
+    (form,) = (form for form in FORMS if form.name == "precomputed")
+    pytest.importorskip(form.needs, reason="writes the volume")
+    url, corner = form.url(far.url), ((0, 0, 0), (1, 1, 1))
+    assert not wkwdask.read(url, form.box(corner)).any()
+    assert len(far.requests) <= 1 + 1 + 6  # info, the absent chunk, and the names of one that exists
+    far.clear()
+    np.testing.assert_array_equal(wkwdask.read(url, form.box(PARTS[1])), form.crop(PARTS[1]))
+    paths = [request.path for request in far.requests]
+    assert len(paths) == len(set(paths))
+    assert not [path for path in paths if path.endswith(".gz")]
+
+
+def test_levels_are_opened_at_the_same_time(web):
+    image = web.root / "levels.ome.zarr"
+    wkwdask.to_zarr(np.ones((64, 64, 64), np.uint8), image, voxel_size=(4, 4, 4))
+    wkwdask.build_pyramid(image)
+    with proxy(web.url, latency=0.05) as far:
+        assert len(wkwdask.info(f"zarr://{far.url}/{image.name}").scales) >= 3
+        assert far.most_at_once > 1
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -155,7 +189,7 @@ def test_repeated_reads_do_not_fetch_documents_and_tables_again(far, form):
     assert not [path for path, _ in again if path.endswith((".json", "info", "header.wkw", ".zarray", ".zattrs"))]
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form.name != "precomputed-sharded"], ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=str)
 def test_files_are_requested_at_the_same_time(web, form):
     """Each waits for a while, and all of a box must not wait one after the other."""
     if form.needs is not None:

@@ -16,7 +16,7 @@ from wkwdask.model import (
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
 from wkwdask.runs import job as jobs
-from wkwdask.store import files, fsspec_files, locks, object_store
+from wkwdask.store import files, fsspec_files, locks, object_store, remote
 from wkwdask.verbs import pyramid as pyramid_jobs
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
@@ -38,6 +38,7 @@ _LIMITS = {
     "picture_tile_vx": [(slices, "_TILE_VX")],
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
     "region_vx": [(pyramid, "_REGION_VX")],  # edge of what a task of a pyramid makes of its first mag
+    "request_nbytes": [(remote.RemoteStore, "batch_nbytes")],  # of one request to a server
     "rows_of_ids": [(id_map, "ROWS"), (id_source, "ROWS")],  # of a table that are sorted in memory
     "sampled_files": [(stored_array, "_SAMPLED_FILES")],  # that an estimate looks at
     "save_seconds": [(update, "_SAVE_SECONDS")],  # between two records of an update

@@ -307,7 +307,7 @@ def _read_boxes(volume: StoredArray, corners: npt.NDArray[np.int64], threads: in
 def _num_threads(volume: StoredArray, threads: int | None, nbytes: int) -> int:
     """Return the number of threads to read so many bytes."""
     if threads is None:
-        return volume.latency_threads or (reading_threads() if nbytes > MIN_NBYTES else 1)
+        return min(volume.max_threads, reading_threads()) if nbytes > MIN_NBYTES else 1
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     return threads

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
-from itertools import islice, product
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from contextlib import ExitStack, contextmanager
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from wkwdask.model.naming import KeyNaming
     from wkwdask.model.store import Store, StoredFile
 
-READ_AHEAD_NBYTES = 64 << 20  # most bytes of remote files in one call
+_AHEAD_NBYTES = 64 << 20  # of remote files that are read ahead
+_LARGEST_AHEAD_NBYTES = 1 << 30  # of these, if each has the largest size that the codec allows
 _CELLS_AT_ONCE = 1 << 16  # chunks that are located together
 _REMOTE_BATCHES = 8  # concurrent requests
 _HASHED_CELLS = (1, 64, 64, 64)  # chunks that are located together if shards form no boxes (precomputed with a hash)
@@ -46,6 +47,9 @@ class ChunkSource(Protocol):
 
     @property
     def codec(self) -> ChunkCodec: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
 
 
 class StoredChunk(NamedTuple):
@@ -161,12 +165,13 @@ class SingleFiles(ShardLayout):
     def _read(self, array: ChunkSource, named_cells: Iterator[tuple[Vec4, str]]) -> Iterator[StoredChunk]:
         store = array.store
         max_nbytes = max_file_nbytes(array.codec, array.grid.chunk)
-        at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // max_nbytes))
-        while batch := list(islice(named_cells, at_once)):
-            names = [name for _, name in batch]
-            for (cell, name), data in zip(batch, store.read_whole(names, max_nbytes), strict=True):
-                if data is not None:
-                    yield StoredChunk(cell, data, store.path_of(name), 0)
+
+        def read(named_cell: tuple[Vec4, str]) -> StoredChunk | None:
+            cell, name = named_cell
+            (data,) = store.read_whole([name], max_nbytes)
+            return None if data is None else StoredChunk(cell, data, store.path_of(name), 0)
+
+        return filter(None, store.map(read, named_cells, chunks_at_once(array, max_nbytes)))
 
 
 class Shards(ShardLayout):
@@ -178,9 +183,9 @@ class Shards(ShardLayout):
     """Whether chunks must be appended in the order of their codes."""
 
     @contextmanager
-    def opened(self, store: Store, key: str) -> Iterator[StoredFile | None]:
-        """Open a shard, None if it does not exist."""
-        file = store.open(key)
+    def opened(self, store: Store, key: str, ahead_nbytes: int = 0) -> Iterator[StoredFile | None]:
+        """Open a shard, None if it does not exist; see :meth:`wkwdask.model.store.Store.open`."""
+        file = store.open(key, ahead_nbytes)
         if file is None:
             yield None
             return
@@ -243,13 +248,31 @@ class Shards(ShardLayout):
     def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
         store, naming = array.store, array.naming
         assert naming is not None
-        for key, members in naming.locate(cells, array.grid):
-            with self.opened(store, key) as file:
-                if file is None:
-                    continue
-                for row, data, offset in read_located(file, self.locate(file, cells[members]), store):
-                    c, x, y, z = cells[members[row]].tolist()
-                    yield StoredChunk((c, x, y, z), data, file.name, offset)
+        shards = list(naming.locate(cells, array.grid))
+        at_once = _shards_at_once(array, max(len(members) for _, members in shards))
+
+        def find(named_members: tuple[str, npt.NDArray[np.int64]]) -> tuple[ExitStack, StoredFile | None, npt.NDArray[np.int64]]:
+            key, members = named_members
+            with ExitStack() as opened:
+                file = opened.enter_context(self.opened(store, key, _ahead_nbytes(array, cells, members)))
+                places = np.zeros((0, 3), np.int64) if file is None else self.locate(file, cells[members])
+                return opened.pop_all(), file, np.column_stack([places[:, :2], members[places[:, 2]]])
+
+        def stretches() -> Iterator[tuple[StoredFile, npt.NDArray[np.int64]]]:
+            for opened, file, places in store.map(find, shards, at_once):
+                with opened:
+                    yield from () if file is None else ((file, stretch) for stretch in _stretches(places, store))
+
+        def read(stretch: tuple[StoredFile, npt.NDArray[np.int64]]) -> tuple[str, npt.NDArray[np.int64], bytes]:
+            file, places = stretch
+            (data,) = _existing(file, file.read([_span(places)]))
+            return file.name, places, data
+
+        # Remote tables of the next files are read while chunks of the first ones are, and decoded by the caller.
+        for path, places, data in store.map(read, stretches(), at_once):
+            for row, chunk, offset in _cut(places, data):
+                c, x, y, z = cells[row].tolist()
+                yield StoredChunk((c, x, y, z), chunk, path, offset)
 
 
 class RewritableShards(Shards):
@@ -264,20 +287,62 @@ class RewritableShards(Shards):
 
 def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) -> Iterator[tuple[int, bytes, int]]:
     """Read byte ranges, shape (n, 3) with start, stop and row, merging those close to each other; yields row, bytes and offset."""
-    if not len(places):
-        return
-    places = places[np.argsort(places[:, 0], kind="stable")]
-    batches = list(byte_ranges(places, store.gap_nbytes, store.batch_nbytes))
+    stretches = list(_stretches(places, store))
     at_once = 1 if store.is_local else _REMOTE_BATCHES
-    for first in range(0, len(batches), at_once):
-        requested = batches[first : first + at_once]
-        stretches = file.read([(int(batch[0, 0]), int(batch[:, 1].max())) for batch in requested])
-        if stretches is None:
-            raise MissingError(f"{file.name}: not found, though it existed a moment ago")
-        for batch, data in zip(requested, stretches, strict=True):
-            begin = int(batch[0, 0])
-            for start, stop, row in batch.tolist():
-                yield row, data[start - begin : stop - begin], start
+    for first in range(0, len(stretches), at_once):
+        requested = stretches[first : first + at_once]
+        for stretch, data in zip(requested, _existing(file, file.read(list(map(_span, requested)))), strict=True):
+            yield from _cut(stretch, data)
+
+
+def _stretches(places: npt.NDArray[np.int64], store: Store) -> Iterator[npt.NDArray[np.int64]]:
+    """Split byte ranges in any order into those that are read together."""
+    return byte_ranges(places[np.argsort(places[:, 0], kind="stable")], store.gap_nbytes, store.batch_nbytes) if len(places) else iter(())
+
+
+def _span(stretch: npt.NDArray[np.int64]) -> tuple[int, int]:
+    return int(stretch[0, 0]), int(stretch[:, 1].max())
+
+
+def _existing(file: StoredFile, parts: list[bytes] | None) -> list[bytes]:
+    if parts is None:
+        raise MissingError(f"{file.name}: not found, though it existed a moment ago")
+    return parts
+
+
+def _cut(stretch: npt.NDArray[np.int64], data: bytes) -> Iterator[tuple[int, bytes, int]]:
+    begin = int(stretch[0, 0])
+    return ((row, data[start - begin : stop - begin], start) for start, stop, row in stretch.tolist())
+
+
+def _nbytes(array: ChunkSource) -> int:
+    """Return the size of a decoded chunk [bytes]."""
+    return math.prod(array.grid.chunk) * array.dtype.itemsize
+
+
+def chunks_at_once(array: ChunkSource, max_nbytes: int) -> int:
+    """Return how many files of one chunk are read ahead, none of them larger than ``max_nbytes``."""
+    return max(2, min(array.store.files_at_once, _AHEAD_NBYTES // _nbytes(array), _LARGEST_AHEAD_NBYTES // max_nbytes))
+
+
+def _shards_at_once(array: ChunkSource, num_chunks: int) -> int:
+    """Return how many shards are read ahead, of each at most ``num_chunks`` chunks."""
+    return max(2, min(array.store.files_at_once, _AHEAD_NBYTES // min(num_chunks * _nbytes(array), array.store.batch_nbytes)))
+
+
+def _ahead_nbytes(array: ChunkSource, cells: npt.NDArray[np.int64], members: npt.NDArray[np.int64]) -> int:
+    """Return how much of a shard is requested before its tables are known: if nearly all of its chunks are wanted, as much as one request reads, else 0."""
+    store, grid = array.store, array.grid
+    if store.is_local:
+        return 0
+    if grid.file is None:  # any of the other chunks may be in the shard
+        unwanted = math.prod(grid.counts) - len(cells)
+    else:
+        counts = [file // chunk for file, chunk in zip(grid.file, grid.chunk, strict=True)]
+        low = [n // count * count for n, count in zip(cells[members[0]].tolist(), counts, strict=True)]
+        unwanted = math.prod(min(count, end - n) for n, count, end in zip(low, counts, grid.counts, strict=True)) - len(members)
+    is_nearly_whole = 4 * unwanted <= len(members) and unwanted * array.codec.largest_nbytes(grid.chunk) <= store.gap_nbytes
+    return store.batch_nbytes if is_nearly_whole else 0
 
 
 def byte_ranges(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> Iterator[npt.NDArray[np.int64]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class FileState(NamedTuple):
@@ -136,7 +139,7 @@ class Store(Protocol):
 
     @property
     def files_at_once(self) -> int:
-        """Best number of files per call of :meth:`read_whole`."""
+        """Best number of files that are read at the same time."""
 
     @property
     def gap_nbytes(self) -> int:
@@ -155,11 +158,14 @@ class Store(Protocol):
     def path_of(self, name: str) -> str:
         """Return the path or URL of a file."""
 
-    def open(self, name: str) -> StoredFile | None:
-        """Open a file, None if it is known to be missing."""
+    def open(self, name: str, ahead_nbytes: int = 0) -> StoredFile | None:
+        """Open a file, None if it is known to be missing. The first read from a remote file also requests its first ``ahead_nbytes`` bytes."""
 
     def open_heads(self, names: Sequence[str], nbytes: int) -> Sequence[StoredFile | None]:
         """Open files, None for each missing one; a remote store reads the first ``nbytes`` bytes of each, in one request for each file."""
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+        """Yield the results of a function that reads files, in the order of the items. A remote store calls it for ``at_once`` items ahead, on threads."""
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         """Read whole files, None for each missing one; raises CorruptError for files larger than ``largest`` bytes."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _FIRST_TRIED = 16  # files asked for by name before folders are listed
 _SAMPLED_FILES = 256  # files whose sizes are averaged
-_LATENCY_THREADS = 16
+_REMOTE_THREADS = 8  # that decode; each holds files that were read ahead
 _TRIED_FILES = 1 << 10  # for more files, list folders: one listing replaces a request for each missing file
 
 
@@ -293,9 +293,9 @@ class StoredArray(RandomAccessVolume):
         self.identity.check(has_absent=num_stored < math.prod(map(len, ranges)))
 
     @property
-    def latency_threads(self) -> int:
-        """Number of threads that hide the latency of a remote store, 0 for a local one. A layout that reads boxes requests files concurrently by itself."""
-        return 0 if self.store.is_local else 1 if isinstance(self.layout, BoxCodec) else _LATENCY_THREADS
+    def max_threads(self) -> int:
+        """Largest useful number of threads for one read. Remote files are read ahead on other threads, and layouts that read boxes decode on these too."""
+        return 1 << 10 if self.store.is_local else 1 if isinstance(self.layout, BoxCodec) else _REMOTE_THREADS
 
     @property
     def decodes_chunks(self) -> bool:

@@ -6,13 +6,17 @@ read together are witnesses for each other.
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
 import secrets
 import stat
+import threading
+import time
 import warnings
 import zlib
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
@@ -26,13 +30,14 @@ from wkwdask.store.object_store import Answer, Request
 from wkwdask.store.paths import check_has_no_password
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from types import ModuleType
 
     import numpy as np
     import numpy.typing as npt
 
-    from wkwdask.model.store import StoredEntry
+    from wkwdask.model.store import Item, Result, StoredEntry
 
 _REQUESTS_AT_ONCE = 32
 _SIZES_AT_ONCE = 1 << 14
@@ -117,8 +122,8 @@ class RemoteStore:
             return f"{self.url}/{name}"
         return f"{protocol}://{posixpath.normpath(f'{rest}/{name}')}"
 
-    def open(self, name: str) -> RemoteFile:
-        return RemoteFile(self, self.path_of(name))
+    def open(self, name: str, ahead_nbytes: int = 0) -> RemoteFile | AheadFile:
+        return AheadFile(self, name, ahead_nbytes) if ahead_nbytes else RemoteFile(self, self.path_of(name))
 
     def open_heads(self, names: Sequence[str], nbytes: int) -> list[OpenRemoteFile | None]:
         """Open files and read the first ``nbytes`` bytes of each, in one request for each file; None for absent ones."""
@@ -129,6 +134,10 @@ class RemoteStore:
     def _opened(self, path: str, answer: Answer) -> OpenRemoteFile:
         size: int = self.client.size(path, self.access) if answer.nbytes is None else answer.nbytes
         return OpenRemoteFile(self, path, answer.data, size, answer.etag)
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+        """Call a function ahead on threads. It must not call this method itself: it would wait for a thread that waits for it."""
+        return _ahead(function, items, at_once) if self.client.IS_CONCURRENT else map(function, items)
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         paths = [self.path_of(name) for name in names]
@@ -223,8 +232,27 @@ class RemoteStore:
         return answer
 
     def _can_read(self, root: str, name: str) -> bool:
-        """Check whether the server still returns a file now, after it has refused another one."""
-        return isinstance(self._answer_or_error(Request(replace(self, url=root).path_of(name))), Answer)
+        """Check whether the server still returns a file after it has refused another one. Threads that ask at the same time share the next request."""
+        url, refused = replace(self, url=root).path_of(name), time.monotonic()
+        (proof,) = _proofs.get_or_make([(url, self.access)], lambda _: [_Proof()])
+        with proof.lock:
+            if proof.asked <= refused:
+                proof.asked = time.monotonic()
+                proof.is_readable = isinstance(self._answer_or_error(Request(url)), Answer)
+            return proof.is_readable
+
+
+class _Proof:
+    """Result of the last request for a witness."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.asked = -math.inf
+        """Time of the request [s]."""
+        self.is_readable = False
+
+
+_proofs: LruCache[_Proof] = LruCache(1024)
 
 
 def _witness_among(requests: Sequence[Request], found: Sequence[Answer | Exception]) -> tuple[str, str] | None:
@@ -322,6 +350,9 @@ class OpenRemoteFile(RemoteFile):
             raise MissingError(f"{self.name}: not found, though it existed a moment ago")
         return found
 
+    def read_end(self, nbytes: int) -> bytes:
+        return self.read([(max(0, self.nbytes - nbytes), self.nbytes)])[0]
+
     def read_some(self, nbytes: int, offset: int) -> bytes:
         """Read bytes at an offset; fewer at the end of the file."""
         return self.read([(min(offset, self.nbytes), min(offset + nbytes, self.nbytes))])[0]
@@ -334,6 +365,39 @@ class OpenRemoteFile(RemoteFile):
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+class AheadFile:
+    """Remote file that is needed almost whole. The first read requests its first bytes, which are all bytes of a small file."""
+
+    nbytes = None
+
+    def __init__(self, store: RemoteStore, key: str, ahead_nbytes: int) -> None:
+        self._store, self._key, self._ahead_nbytes = store, key, ahead_nbytes
+        self._opened: list[OpenRemoteFile | None] = []
+        self.name, self.state = store.path_of(key), store.opening
+
+    def _file(self) -> OpenRemoteFile | None:
+        if not self._opened:  # a cached_property would make threads wait for each other
+            self._opened = self._store.open_heads([self._key], self._ahead_nbytes)
+        return self._opened[0]
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        file = self._file()
+        return None if file is None else file.read(ranges)
+
+    def read_end(self, nbytes: int) -> bytes | None:
+        file = self._file()
+        return None if file is None else file.read_end(nbytes)
+
+    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+        file = self._file()
+        return file is not None and file.read_into(memory, offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 _warned_locations: LruCache[bool] = LruCache(1024)
@@ -350,22 +414,37 @@ def warn_of_refused(location: str, path: str, witness: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ threads
 
-_threads: ThreadPoolExecutor | None = None
+_pools: dict[str, ThreadPoolExecutor] = {}
+"""Threads that all reads of the process share: those for files wait for those for single requests."""
+
+
+def _threads(kind: str) -> ThreadPoolExecutor:
+    return _pools.get(kind) or _pools.setdefault(kind, ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix=f"wkwdask-{kind}"))
 
 
 def for_all(function: Any, items: Sequence[Any]) -> list[Any]:
-    """Call a function for all items, on threads that all reads of the process share."""
-    global _threads
-    if len(items) < 2:
-        return list(map(function, items))
-    if _threads is None:
-        _threads = ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="wkwdask-request")
-    return list(_threads.map(function, items))
+    """Call a function that makes one request for all items."""
+    return list(map(function, items)) if len(items) < 2 else list(_threads("request").map(function, items))
 
 
-def _forget_threads() -> None:
-    global _threads
-    _threads = None
+def _ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+    """Yield the results of a function in order, while it is called for the next items."""
+    pending: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            pending.append(_threads("file").submit(function, item))
+            if len(pending) >= at_once:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        wait([future for future in pending if not future.cancel()])  # no request outlives the read
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+def _start_again() -> None:
+    global _proofs
+    _pools.clear()
+    _proofs = LruCache(1024)
+
+
+os.register_at_fork(after_in_child=_start_again)

@@ -19,7 +19,7 @@ from wkwdask.store.remote import RemoteStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wkwdask.model.store import FileState, Store, StoredEntry
+    from wkwdask.model.store import FileState, Item, Result, Store, StoredEntry
     from wkwdask.store.files import OpenFile
 
 
@@ -64,7 +64,8 @@ class FolderStore:
     def path_of(self, name: str) -> str:
         return f"{self.url}/{name}"
 
-    def open(self, name: str) -> OpenFile | None:
+    def open(self, name: str, ahead_nbytes: int = 0) -> OpenFile | None:
+        del ahead_nbytes
         return self._existing(name, files.open_file)
 
     def _existing(self, name: str, read: Callable[[str], T]) -> T | None:
@@ -84,6 +85,10 @@ class FolderStore:
     def open_heads(self, names: Sequence[str], nbytes: int) -> list[OpenFile | None]:
         del nbytes
         return list(map(self.open, names))
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+        del at_once
+        return map(function, items)
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         return [self._existing(name, lambda path: files.read_whole(path, largest)) for name in names]

@@ -28,21 +28,15 @@ _MIN_PART_NBYTES = 1 << 20
 
 def read_on_threads(volume: Volume, out: npt.NDArray[Any], topleft: Vec3, threads: int, first_channel: int = 0) -> None:
     """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded twice."""
-    # A remote volume is split between files only: their ranges stay long, and even few bytes are worth a thread.
-    is_remote = isinstance(volume, StoredArray) and not volume.store.is_local
-    parts = num_parts(threads, 1 << 62 if is_remote else out.nbytes)
+    parts, chunk = num_parts(threads, out.nbytes), volume.chunk_shape
+    if isinstance(volume, StoredArray) and not volume.store.is_local:
+        # A remote volume reads files ahead, so each thread needs one part. It is split between files only: their ranges stay long.
+        parts, chunk = (1, chunk) if volume.grid.file is None else (threads, volume.grid.file[1:])
     if parts == 1:
         volume.read_into(out, topleft, first_channel)
         return
-    chunk = _file_shape(volume) if isinstance(volume, StoredArray) and is_remote else volume.chunk_shape
     boxes = split_box(BoundingBox(topleft, out.shape[1:], volume.box.mag), volume.origin, chunk, volume.shard_shape, parts)
     for_each(lambda box: volume.read_into(part_of_array(out, box, topleft), box.topleft, first_channel), boxes, threads)
-
-
-def _file_shape(array: StoredArray) -> Vec3:
-    """Return the shape of a shard, also of small shards that tasks handle in groups. Files of one chunk stay in groups: they are requested together."""
-    grid = array.grid
-    return array.shard_shape if grid.file is None or grid.file == grid.chunk else grid.file[1:]
 
 
 def num_parts(threads: int, nbytes: int) -> int:

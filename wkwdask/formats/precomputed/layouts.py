@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -32,7 +31,7 @@ from wkwdask.formats.precomputed.sharding import (
 )
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.extras import import_extra
-from wkwdask.model.layout import READ_AHEAD_NBYTES, Shards, SingleFiles, StoredChunk, read_located
+from wkwdask.model.layout import Shards, SingleFiles, StoredChunk, chunks_at_once, read_located
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
@@ -52,7 +51,10 @@ _TABLE_CACHE_NBYTES = 64 << 20
 _LARGEST_OFFSET = 1 << 62
 
 _tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256)
-_suffixes: LruCache[str] = LruCache(1024)  # suffix of the chunk that was found last in each folder: all chunks of a folder usually share it
+_suffixes: LruCache[tuple[str, ...]] = LruCache(1024)
+"""Suffixes of the chunks of each folder, the likeliest first."""
+_unsplit: LruCache[bool] = LruCache(1024)
+"""Folders on servers with a shard in one file: no writer mixes these with shards in two files."""
 
 
 # ------------------------------------------------------------------------------------------------ chunks that are files
@@ -84,53 +86,57 @@ class SpanFiles(SingleFiles):
         return self._read(array, (((c, x, y, z), naming.stem((c, x, y, z))) for c, x, y, z in cells.tolist()))
 
     def _read(self, array: ChunkSource, stems: Iterator[tuple[Vec4, str]]) -> Iterator[StoredChunk]:
-        """Yield stored chunks with their files decompressed; remote files are requested in batches."""
-        store, codec = array.store, array.codec
+        """Yield stored chunks with their files decompressed."""
+        store, codec, grid, naming = array.store, array.codec, array.grid, array.naming
         assert isinstance(codec, PrecomputedCodec)
-        largest = codec.largest_nbytes(array.grid.chunk)
-        for cell, name, data in _read_one_by_one(store, stems, largest) if store.is_local else _read_in_batches(store, stems, largest):
-            if data is not None:
-                path = store.path_of(name)
-                yield StoredChunk(cell, self.content(array, cell, data, path), path, 0)
+        assert isinstance(naming, SpanNaming)
+        largest = codec.largest_nbytes(grid.chunk)
+        _, x, y, z = (n // 2 for n in grid.counts)
+        center = naming.stem((0, x, y, z))
+
+        def read(named_cell: tuple[Vec4, str]) -> StoredChunk | None:
+            cell, stem = named_cell
+            name, data = _read_file(store, stem, center, largest_file(largest))
+            if data is None:
+                return None
+            path = store.path_of(name)
+            return StoredChunk(cell, self.content(array, cell, data, path), path, 0)
+
+        return filter(None, store.map(read, stems, chunks_at_once(array, largest_file(largest))))
 
 
-def _read_one_by_one(store: Store, stems: Iterator[tuple[Vec4, str]], largest: int) -> Iterator[tuple[Vec4, str, bytes | None]]:
-    """Read files with the suffix that was found last; only those that do not have it are looked for under other names."""
-    suffix, most = _suffixes.get((store.opening, store.url)) or "", largest_file(largest)
-    for cell, stem in stems:
-        name = stem + suffix
-        (data,) = store.read_whole((name,), most)
-        if data is None:
-            ((name, data),) = _read_files(store, [stem], largest)
-        yield cell, name, data
-
-
-def _read_in_batches(store: Store, stems: Iterator[tuple[Vec4, str]], largest: int) -> Iterator[tuple[Vec4, str, bytes | None]]:
-    batch_size = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // largest))
-    while batch := list(islice(stems, batch_size)):
-        for (cell, _), (name, data) in zip(batch, _read_files(store, [stem for _, stem in batch], largest), strict=True):
-            yield cell, name, data
-
-
-def _read_files(store: Store, names: list[str], largest: int) -> list[tuple[str, bytes | None]]:
-    """Read each file under the first of its possible names that exists: the suffix states the compression."""
+def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str, bytes | None]:
+    """Read a file under the first of its possible names that exists: the suffix states the compression. ``center`` is the chunk in the middle."""
     key = (store.opening, store.url)
-    recent = _suffixes.get(key)
-    suffixes = SUFFIXES if recent is None else (recent, *(suffix for suffix in SUFFIXES if suffix != recent))
-    if recent is not None and not store.is_local:
-        # Writers use one suffix per folder, and each failed request costs a round trip, so only two names are requested instead of six.
-        suffixes = tuple(dict.fromkeys((recent, "")))
-    contents: list[tuple[str, bytes | None]] = [(name, None) for name in names]
+    known = _suffixes.get(key)
+    asked = known or SUFFIXES[:1]
+    suffix, data = _first_existing(store, stem, asked, largest)
+    if data is None and known is None:
+        (known,) = _suffixes.get_or_make([key], lambda _: [_suffixes_at(store, center, largest)])
+        suffix, data = _first_existing(store, stem, [each for each in known if each not in asked], largest)
+    if data is not None and (known is None or suffix != known[0]):
+        _suffixes.put(key, _likely_suffixes(store, suffix))
+    return stem + suffix, data
+
+
+def _first_existing(store: Store, stem: str, suffixes: Sequence[str], largest: int) -> tuple[str, bytes | None]:
     for suffix in suffixes:
-        missing = [n for n, (_, data) in enumerate(contents) if data is None]
-        if not missing:
-            break
-        for n, data in zip(missing, store.read_whole([names[n] + suffix for n in missing], largest_file(largest)), strict=True):
-            if data is not None:
-                contents[n] = names[n] + suffix, data
-                if suffix != recent:
-                    _suffixes.put(key, suffix)
-    return contents
+        (data,) = store.read_whole([stem + suffix], largest)
+        if data is not None:
+            return suffix, data
+    return "", None
+
+
+def _suffixes_at(store: Store, stem: str, largest: int) -> tuple[str, ...]:
+    """Return the suffixes that chunks of a folder may have, by one chunk of a server that probably exists."""
+    contents = [None] if store.is_local else store.read_whole([stem + suffix for suffix in SUFFIXES], largest)
+    return next((_likely_suffixes(store, suffix) for suffix, data in zip(SUFFIXES, contents, strict=False) if data is not None), SUFFIXES)
+
+
+def _likely_suffixes(store: Store, suffix: str) -> tuple[str, ...]:
+    """Return the suffixes that chunks of a folder may have if one of them has a certain one."""
+    # Writers use one suffix per folder, and each failed request costs a round trip, so only two names are requested of a server instead of six.
+    return tuple(dict.fromkeys((suffix, *(SUFFIXES if store.is_local else SUFFIXES[:1]))))
 
 
 def decompress_file(data: bytes, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:
@@ -256,15 +262,19 @@ class PrecomputedShards(Shards):
     counts: Vec3
 
     @contextmanager
-    def opened(self, store: Store, key: str) -> Iterator[OpenShard | None]:
+    def opened(self, store: Store, key: str, ahead_nbytes: int = 0) -> Iterator[OpenShard | None]:
         """Open a shard, or its two files in the obsolete layout; yield None if neither exists."""
         with ExitStack() as stack:
-            file = store.open(key)
+            file = store.open(key, ahead_nbytes)
             if file is not None:
                 shard = OpenShard(store, stack.enter_context(file), self, file)
                 if shard.exists():
+                    _unsplit.put((store.opening, store.url), not store.is_local)
                     yield shard
                     return
+            if _unsplit.get((store.opening, store.url)):
+                yield None
+                return
             stem = key.removesuffix("shard")
             index_file = store.open(f"{stem}index")
             if index_file is None:

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -23,7 +25,7 @@ from wkwdask.store.lru import LruCache
 from wkwdask.streams.threads import for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -32,11 +34,12 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import ChunkPairs, StoredArray
-    from wkwdask.store.files import OpenFile
+    from wkwdask.store.remote import OpenRemoteFile
 
 _CACHE_NBYTES = 64 << 20  # of headers and jump tables
 _LARGEST_HEAD_NBYTES = 4 << 20  # larger jump tables are read page by page
 _FILES_AT_ONCE = 32
+_WHOLE_NBYTES = 4 << 20  # voxels of a file that is read in one request
 _BATCHES_AT_ONCE = 8
 
 
@@ -56,15 +59,25 @@ def open_in(store: Store, index: Vec3, header: WkwHeader) -> WkwFile | None:
     return open_if_stored(file_path(store.url, index), header) if store.is_local else _open_all(store, [index], header)[0]
 
 
-def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader) -> list[WkwFile | None]:
-    """Open remote data files, or return them from the cache."""
+def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: Collection[Vec3] = ()) -> list[WkwFile | None]:
+    """Open remote data files, or return them from the cache. Those in ``whole`` are read whole if they are not cached, and returned so."""
     head_nbytes = _head_nbytes(header, store)
+    complete: dict[Vec3, WkwFile] = {}
+
+    def open_file(key: tuple[str, str, Vec3]) -> _CachedFile:
+        index = key[2]
+        (opened,) = store.open_heads([file_name(index)], _WHOLE_NBYTES + head_nbytes if index in whole else head_nbytes)
+        if opened is None:
+            return _CachedFile(None, 1 << 10)
+        file = cast("OpenRemoteFile", opened)
+        complete[index] = WkwFile(file, header)
+        return _CachedFile(WkwFile(replace(file, head=file.head[:head_nbytes]), header), 2 * head_nbytes)
 
     def open_files(keys: list[tuple[str, str, Vec3]]) -> Iterator[_CachedFile]:
-        for file in store.open_heads([file_name(index) for _, _, index in keys], head_nbytes):
-            yield _CachedFile(None, 1 << 10) if file is None else _CachedFile(WkwFile(cast("OpenFile", file), header), 2 * head_nbytes)
+        return store.map(open_file, keys, _FILES_AT_ONCE)
 
-    return [cached.file for cached in _files.get_or_make([(store.opening, store.url, index) for index in indices], open_files)]
+    cached = _files.get_or_make([(store.opening, store.url, index) for index in indices], open_files)
+    return [complete.get(index, each.file) for index, each in zip(indices, cached, strict=True)]
 
 
 def _head_nbytes(header: WkwHeader, store: Store) -> int:
@@ -76,6 +89,12 @@ def read_remote_box(store: Store, header: WkwHeader, reading: BoxRead, indices: 
     """Fill an array from some files, and return the number of blocks that are not all zero."""
     edge, shape = header.file_len_vx, reading.out.shape
     counts: list[int] = []
+    voxel_nbytes = header.num_channels * header.dtype.itemsize
+
+    def is_whole(index: Vec3) -> bool:
+        axes = zip(index, reading.topleft, shape[1:], strict=True)
+        wanted = math.prod(min((n + 1) * edge - at, length) - max(n * edge - at, 0) for n, at, length in axes)
+        return edge**3 * voxel_nbytes <= _WHOLE_NBYTES and (edge**3 - wanted) * voxel_nbytes <= store.gap_nbytes
 
     def read(job: tuple[WkwFile, Batch]) -> None:
         file, batch = job
@@ -83,7 +102,7 @@ def read_remote_box(store: Store, header: WkwHeader, reading: BoxRead, indices: 
 
     for first in range(0, len(indices), _FILES_AT_ONCE):
         group, jobs = indices[first : first + _FILES_AT_ONCE], []
-        for (x, y, z), file in zip(group, _open_all(store, group, header), strict=True):
+        for (x, y, z), file in zip(group, _open_all(store, group, header, set(filter(is_whole, group))), strict=True):
             corner = (x * edge - reading.topleft[0], y * edge - reading.topleft[1], z * edge - reading.topleft[2])
             if file is None:
                 reading.zeros.add(cubes_table(corner, edge), edge)

@@ -14,7 +14,7 @@ from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
-from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
+from wkwdask.formats.zarr.ngff import NgffImage, NgffLevel, axes_of, check_version, parse_image, place_levels
 from wkwdask.formats.zarr.ngff_copy import NgffGroup
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
@@ -265,11 +265,19 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
     """Return an OME-NGFF image; a level that cannot be read keeps its error."""
     arrays: list[tuple[Node, str]] = []
     readable, broken = [], []
-    for level in image.levels:
+
+    def read(level: NgffLevel) -> Node | Exception | None:
+        try:
+            return group.member(level.path)
+        except (FileNotFoundError, WkwDaskError) as error:
+            return error
+
+    for level, node in zip(image.levels, group.store.map(read, image.levels, group.store.files_at_once), strict=True):
         array_location = f"{location}/{level.path}"
         error: WkwDaskError | None = None
         try:
-            node = group.member(level.path)
+            if isinstance(node, Exception):
+                raise node
             if node is None or not node.is_array:
                 raise KeyError
             if image.system is not None and len(node.shape) != len(image.axes):
