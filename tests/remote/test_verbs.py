@@ -121,6 +121,22 @@ def copy(url, form, local, folder):
     np.testing.assert_array_equal(wkwdask.read(target, form.box()), form.array())
 
 
+def test_labels_of_a_remote_volume_are_counted(stored, web):
+    pandas = pytest.importorskip("pandas", reason="tables")
+    tables = [wkwdask.label_statistics(FORMS[1].url(place), bounding_box=(0, 0, 0, *SHAPE)) for place in (stored, web.url)]
+    pandas.testing.assert_frame_equal(*tables)
+
+
+def test_a_remote_volume_gets_a_pyramid_in_a_local_dataset(stored, web, tmp_path):
+    (form,) = (form for form in FORMS if form.name == "precomputed")
+    pytest.importorskip(form.needs, reason="writes the volume")
+    for place, name in ((stored, "expected"), (web.url, "found")):
+        wkwdask.convert(form.url(place), tmp_path / name, layer="em", pyramid=True)
+    assert len(wkwdask.open_dataset(tmp_path / "found")["em"]) > 1
+    for mag in wkwdask.open_dataset(tmp_path / "expected")["em"]:
+        assert wkwdask.diff(*(tmp_path / name / "em" / mag.mag.name for name in ("expected", "found"))).equal
+
+
 def _cells():
     """List verb, format and server: every verb on every format from the web server and from one kind of bucket, the nightly tests from all."""
     for (row, name), (column, form) in itertools.product(enumerate(VERBS), enumerate(FORMS)):

@@ -30,6 +30,7 @@ SKIPPED = {
     "wkwdask convert precomputed://gs://bucket/em ": "a bucket",
     'import wkwdask\n\narray = wkwdask.open("https://host/': "a server",
     'import wkwdask\n\ncube = wkwdask.read("s3://lab-bucket/': "a bucket",
+    'import wkwdask\n\nsource = "precomputed://https://host/em"': "a server; tests of remote verbs run it",
     'wkwdask.sample("n5://s3://bucket/volume.n5/em/s0"': "a bucket",
     "python3 -m venv .venv ": "installs from the network",
     "wkwdask demo demo-dataset": "runs first",
