@@ -433,7 +433,7 @@ def _ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once: i
     try:
         for item in items:
             pending.append(_threads("file").submit(function, item))
-            if len(pending) >= at_once:
+            if len(pending) >= at_once or pending[0].done():  # at most one, so that the number of calls ahead grows while results are slow
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
