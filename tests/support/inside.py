@@ -10,8 +10,8 @@ from wkwdask.formats.pictures import outputs
 from wkwdask.graphs import job_array, runners, write
 from wkwdask.ids import find_components, id_map, id_source
 from wkwdask.model import (
+    splice,
     stored_array,
-    target_array,
 )
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
@@ -48,7 +48,7 @@ _LIMITS = {
     "tile_nbytes": [(pyramid_jobs, "_TILE_NBYTES")],  # that a pyramid reads at once
     "upsample_brick_nbytes": [(upsample, "_BRICK_NBYTES")],
     "upsample_reading_nbytes": [(upsample, "_READING_NBYTES")],
-    "shard_nbytes": [(target_array, "SORT_BUFFER_NBYTES")],  # of a shard that is written in pieces
+    "shard_nbytes": [(splice, "SORT_BUFFER_NBYTES")],  # of a shard that is written in pieces
 }
 
 

@@ -6,13 +6,15 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.kernels.arrays import copy_into, is_zero
+from wkwdask.kernels.codecs.blosc_frames import convert_chunks
+from wkwdask.kernels.codecs.blosc_layout import ADD_FRAMES, COPY, FRAME_NBYTES, REMOVE_FRAMES
 from wkwdask.model.chunk_grid import Vec4, from_cxyz, to_cxyz
 
 if TYPE_CHECKING:
@@ -26,8 +28,14 @@ if TYPE_CHECKING:
 _LARGEST_REUSED = 16 << 20  # bytes
 _local = threading.local()
 
-Reframe = Callable[[bytes, Vec4, str, int], bytes]
-"""Converts the stored bytes of a chunk to those of another codec, given the shape of its part inside the array, its file and its offset there."""
+Reframe = Callable[[bytes, Vec4, str, int], bytes | None]
+"""Converts the stored bytes of a chunk to those of another codec, given the shape of its part inside the array, its file and its offset there.
+
+It may return None for a chunk whose voxels are all zero.
+"""
+
+LZ4_BLOCK, LZ4_FRAME = "lz4", "blosc-lz4-0"
+"""Kinds of streams: a bare LZ4 block, and the same block in a Blosc frame."""
 
 
 def max_file_nbytes(codec: ChunkCodec, shape: Sequence[int]) -> int:
@@ -61,15 +69,41 @@ class Encoding:
     """Axes from the slowest to the fastest; axes of length 1 are omitted."""
     compression: str
     """Kind of the compressed stream without its level; ``raw`` for none."""
+    encoder: str = field(default="", compare=False)
+    """Encoder of the stream, if several make streams of this kind."""
 
     @classmethod
-    def of(cls, dtype: np.dtype[Any], shape: Vec4, order: str, compression: str) -> Encoding:
+    def of(cls, dtype: np.dtype[Any], shape: Vec4, order: str, compression: str, encoder: str = "") -> Encoding:
         long = [letter for letter, n in zip("cxyz", shape, strict=True) if n > 1]
-        return cls(dtype.str, shape, "".join(letter for letter in order if letter in long), compression)
+        return cls(dtype.str, shape, "".join(letter for letter in order if letter in long), compression, encoder)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of a decoded chunk."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class FrameConversion:
+    """Compiled conversion of many chunks, see :func:`wkwdask.kernels.codecs.blosc_frames.convert_chunks`."""
+
+    kind: int
+    encoding: Encoding
+
+    def convert(self, memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        """Convert chunks up to the first that must be decoded; return the size of each, 0 for a chunk of zeros."""
+        return convert_chunks(memory, places, self.kind, self.encoding.nbytes, np.dtype(self.encoding.dtype).itemsize, out)
+
+    def convert_one(self, data: bytes) -> bytes | None:
+        """Convert a chunk; returns empty bytes for zeros, and None if it must be decoded."""
+        out = np.empty(len(data) + FRAME_NBYTES, np.uint8)
+        sizes = self.convert(np.frombuffer(data, np.uint8), np.array([[0, len(data)]], np.int64), out)
+        return out[: sizes[0]].tobytes() if len(sizes) else None
 
 
 def blosc_kind(compressor: str, shuffle: int, itemsize: int) -> str:
     """Return the kind of a Blosc stream: its compressor and its shuffle. Shuffle -1 means bits for values of one byte, else bytes."""
+    compressor = "lz4" if compressor == "lz4hc" else compressor  # its encoder makes LZ4 blocks too
     return f"blosc-{compressor}-{shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1}"
 
 
@@ -191,18 +225,30 @@ class ChunkCodec(ABC):
         """
         if source == self:
             return lambda data, *_: data
-        encoding = self.shared_encoding
-        if encoding is None or encoding != source.shared_encoding:
+        theirs, ours, conversion = source.shared_encoding, self.shared_encoding, self.frame_conversion(source)
+        if ours is None or (theirs != ours and conversion is None):
             return None
 
-        def convert(data: bytes, shape: Vec4, name: str, offset: int) -> bytes:
-            values = source.without_header(data, name) if shape == encoding.shape else None
+        def convert(data: bytes, shape: Vec4, name: str, offset: int) -> bytes | None:
+            values = source.without_header(data, name) if shape == ours.shape else None
+            if values is not None and theirs != ours and conversion is not None:
+                values = conversion.convert_one(values)
             if values is not None:
-                return self.with_header(values)
+                return self.with_header(values) if values else None
             c, x, y, z = map(slice, shape)
-            return self.encode(source.decode(data, shape, name, offset)[c, x, y, z], name)
+            voxels = source.decode(data, shape, name, offset)[c, x, y, z]
+            return None if is_zero(voxels) else self.encode(voxels, name)
 
         return convert
+
+    def frame_conversion(self, source: ChunkCodec) -> FrameConversion | None:
+        """Return the compiled conversion from the encoded values of another codec, None if there is none."""
+        theirs, ours = source.shared_encoding, self.shared_encoding
+        if theirs is None or ours is None or replace(theirs, compression=ours.compression) != ours:
+            return None
+        kinds = {("raw", "raw"): COPY, (LZ4_BLOCK, LZ4_FRAME): ADD_FRAMES, (LZ4_FRAME, LZ4_BLOCK): REMOVE_FRAMES}
+        kind = kinds.get((theirs.compression, ours.compression))
+        return None if kind is None else FrameConversion(kind, ours)
 
     def encode_batch(
         self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, IncompleteWriteError, UnsupportedError
-from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays import is_zero
@@ -31,6 +30,7 @@ from wkwdask.model.file_buffer import EncodedBytes, EncodedPieces, FileBuffer
 from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
+from wkwdask.model.splice import Splice
 from wkwdask.model.stored_array import BoxCodec, StoredArray
 from wkwdask.model.volume import relative_to
 from wkwdask.plans.chunks import largest_multiple
@@ -47,9 +47,7 @@ if TYPE_CHECKING:
     from wkwdask.model.store import FileState, Store
     from wkwdask.model.volume import Volume
 
-SORT_BUFFER_NBYTES = 32 << 20  # of copied chunks that are sorted by code in memory, counted by their decoded size
 _BATCH_NBYTES = 4 << 20  # of voxels that are encoded in one call
-_MAX_SHARDS_PER_FILE = 1 << 12  # target shards from one stored file: each of them searches the whole file
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,31 +254,29 @@ class TargetArray:
         for name, document in self.documents:
             self.array.store.put(name, document)
 
-    def can_splice(self, source: Volume) -> bool:
-        """Return whether shards can be created from the stored bytes of a volume: same voxels, and chunks with convertible bytes."""
-        if self.splicer is not None:
-            return self.splicer.can_splice(source, self)
-        if not isinstance(source, StoredArray) or isinstance(source.layout, BoxCodec) or source.fill or self.merges:
-            return False
-        volume, chunk = self.as_volume(), self.chunk_shape
-        theirs, ours = ((array.grid.size[0], array.grid.chunk, array.dtype, array.box) for array in (source, volume))
-        if theirs != ours or volume.box != volume.extent or source.channels is not None or any(o % n for o, n in zip(source.origin, chunk, strict=True)):
-            return False
-        ends = zip(source.box.bottomright, source.extent.bottomright, chunk, strict=True)  # no chunk is cut, or it ends with both arrays
-        has_few_shards = math.prod(source.shard_shape) <= _MAX_SHARDS_PER_FILE * math.prod(self.shard_shape)
-        return has_few_shards and all(end in (last, end // n * n) for end, last, n in ends) and self.array.codec.reframe(source.codec) is not None
+    def why_decoded(self, source: Volume) -> str:
+        """Return why chunks of a volume must be decoded, an empty text if shards can be created from its stored bytes."""
+        if self.splicer is not None and self.splicer.can_splice(source, self):
+            return ""
+        if not isinstance(source, StoredArray):
+            return "its voxels are converted"
+        return "stored voxels around the box are kept" if self.merges else self._splice(source).obstacle()
+
+    def _splice(self, source: StoredArray) -> Splice:
+        return Splice(source, self.as_volume())
 
     def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
         """Create a shard from the stored bytes of a volume in the same place, and publish it."""
-        if self.splicer is not None:
+        if self.splicer is not None and self.splicer.can_splice(source, self):
             return self.splicer.splice_shard(source, self, shard)
         box = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
-        receipt = Receipt(shard, box, voxels=box.volume)
-        has_same_cells = (source.grid.origin, source.grid.chunk) == (self.array.grid.origin, self.array.grid.chunk)
-        if has_same_cells and self.is_sharded and isinstance(source.layout, Shards) and source.codec == self.array.codec and source.store.is_local:
-            return self._copied_shard(receipt, source, self._cells(box))
-        chunks = self._reframed_chunks(source, self._cells(box))
-        return self._spliced_shard(receipt, chunks) if self.is_sharded else self._spliced_files(receipt, chunks)
+        receipt, splice, places = Receipt(shard, box, voxels=box.volume), self._splice(source), self._cells(box)
+        if not self.is_sharded:
+            return self._spliced_files(receipt, splice.chunks(places))
+        is_copy = isinstance(source.layout, Shards) and source.codec == self.array.codec and source.store.is_local
+        if is_copy and splice.ends_alike and splice.has_same_cells:
+            return self._copied_shard(receipt, source, places)
+        return self._spliced_shard(receipt, splice, places)
 
     def _copied_shard(self, receipt: Receipt, source: StoredArray, cells: npt.NDArray[np.int64]) -> Receipt:
         """Copy the stored chunks of other shards, whole stretches of a file at a time."""
@@ -316,16 +312,10 @@ class TargetArray:
             raise
         return replace(receipt, path=self.shard_path(receipt.shard), nbytes=files.nbytes, files=files.count) if files.count else receipt
 
-    def _spliced_shard(self, receipt: Receipt, chunks: Iterator[tuple[int, Vec4, bytes]]) -> Receipt:
-        output, stored = self.new_shard(receipt.shard), 0
+    def _spliced_shard(self, receipt: Receipt, splice: Splice, cells: npt.NDArray[np.int64]) -> Receipt:
+        output = self.new_shard(receipt.shard)
         try:
-            for code, _, data in chunks:
-                codes = np.array([code], np.uint64)
-                output.start_stretch(codes)
-                output.buffer.append(np.frombuffer(data, np.uint8))
-                output.record(codes, np.array([len(data)], np.int64))
-                stored += 1
-            if not stored:
+            if not splice.write(output, cells):
                 output.buffer.discard()
                 return receipt
             publish_shard(output, is_in_place=self.is_in_place)
@@ -333,34 +323,6 @@ class TargetArray:
             output.buffer.discard()
             raise
         return self.published_receipt(receipt)
-
-    def _reframed_chunks(self, source: StoredArray, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
-        """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order of codes."""
-        reframe, num_found = self.array.codec.reframe(source.codec), 0
-        assert reframe is not None
-        shift = np.array([0, *(-o // n for o, n in zip(source.origin, self.chunk_shape, strict=True))])  # from cells of the target to those of the source
-        is_cut = source.grid.truncates or self.array.grid.truncates
-        codes = self.array.layout.codes(cells) if self.is_sharded else compressed_morton.encode(cells[:, 1:], self.as_volume().grid.counts[1:])
-        order = np.argsort(codes, kind="stable")
-        # The source yields chunks in its own order. Read them batch by batch of consecutive codes, and sort each batch.
-        per_batch = 1 << max(0, (SORT_BUFFER_NBYTES // self.chunk_nbytes).bit_length() - 1)
-        places = codes[order] // np.uint64(per_batch)
-        for members in np.split(order, np.flatnonzero(np.diff(places)) + 1):  # 2**k consecutive Morton codes, aligned: these chunks form a box
-            places = cells[members] + shift
-            wanted = dict(zip(map(tuple, places.tolist()), zip(codes[members].tolist(), map(tuple, cells[members].tolist()), strict=True), strict=True))
-            c, x, y, z = (range(int(axis.min()), int(axis.max()) + 1) for axis in places.T)
-            chunks = []
-            for chunk in source.layout.chunks(source, (c, x, y, z)):
-                if chunk.cell not in wanted:
-                    continue
-                num_found += 1
-                name = f"{chunk.path}: chunk {chunk.cell[1:]}"
-                if not chunk.data:
-                    raise CorruptError(f"{name}: byte {chunk.offset}: expected an encoded chunk, found 0 bytes")
-                shape = source.grid.clipped_shape_at(chunk.cell) if is_cut else source.grid.chunk
-                chunks.append((*wanted[chunk.cell], reframe(chunk.data, shape, name, chunk.offset)))
-            yield from sorted(chunks)
-        source.identity.check(has_absent=num_found < len(cells))
 
     def encode_box(self, array: npt.NDArray[Any], topleft: Vec3, *, is_part: bool = False) -> EncodedBox:
         """Encode an array (c, x, y, z) of whole chunks, which may extend beyond the box, for a writer of a part or a whole shard; any thread can do it."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image, Level
     from wkwdask.model.levels import Lengths
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
 
@@ -75,6 +76,8 @@ class LevelSpec:
     num_channels: int
     is_copy: bool = False
     """Whether it is a copy of the level that it is stored like: then options that are not given are those of that level."""
+    source: StoredArray | None = None
+    """Array of another image with its voxels: options that are not given should suit its stored chunks, so that these are copied without decoding."""
 
     @classmethod
     def like(cls, volume: Volume, box: BoundingBox | None = None, *, is_copy: bool = False) -> LevelSpec:

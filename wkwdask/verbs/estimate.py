@@ -347,6 +347,8 @@ class ConvertedMag:
     """Warnings."""
     shard_shape: Vec3 | None = None
     """Shape of one shard along x, y, z [voxels], None for an export."""
+    path: str = ""
+    """Whether stored chunks are copied or decoded, and why; empty for images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +380,7 @@ class ConversionPlan(_Totals):
             files = f"up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}"
             shards = "" if mag.shard_shape is None else f", shards of {' x '.join(map(str, mag.shard_shape))}"
             lines.append(f"{mag.folder}: {size} voxels{shards}, {counted(mag.regions, 'region')} of {shape}{joins}, {files}")
+            lines += [f"  {mag.path}"] if mag.path else []
         lines.append(f"reads    {format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))} of voxels")
         lines.append(f"writes   up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}")
         if any(mag.seconds for mag in self.mags):
@@ -405,17 +408,26 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
     nbytes_in = int(voxels * source.num_channels * source.dtype.itemsize)
     nbytes_out = int(voxels * target.num_channels * target.dtype.itemsize)
     files = target.max_files(shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share))
-    copies = not isinstance(planned, Import) and not planned.decodes  # spliced chunks are not encoded, so the sample only estimates the size
-    occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
-    sample = _sample_copy(source, plan, target, occupied)
-    nbytes = target.expected_nbytes(shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio)
+    copies = not isinstance(planned, Import) and not planned.decodes
+    stored = source.count_files() if copies else None
+    if stored is not None:
+        nbytes, seconds = stored[1], 0.0
+    else:
+        occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
+        sample = _sample_copy(source, plan, target, occupied)
+        nbytes = target.expected_nbytes(shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio)
+        seconds = 0.0 if copies else nbytes_in * sample.seconds_per_byte * _OVERHEAD  # copied chunks are not encoded, so the sample only estimates the size
     source_notes = planned.notes if isinstance(planned, Import) else ()
     notes = (*source_notes, *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *_start_notes(staged))
-    seconds = (0 if copies else nbytes_in * sample.seconds_per_byte * _OVERHEAD) + _SECONDS_PER_TASK * job.num_tasks
+    seconds += _SECONDS_PER_TASK * job.num_tasks
     return ConvertedMag(
         staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, nbytes_in, _BASE_NBYTES + staged.task_nbytes, seconds, notes,
-        target.shard_shape,
+        target.shard_shape, "" if isinstance(planned, Import) else _path_of(planned),
     )  # fmt: skip
+
+
+def _path_of(planned: Rechunk) -> str:
+    return f"decodes and encodes chunks: {planned.why_decoded}" if planned.decodes else "copies stored chunks without decoding: both encode them alike"
 
 
 def _estimate_export(export: Export) -> ConvertedMag:

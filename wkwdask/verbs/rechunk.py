@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import moved
+from wkwdask.model.splice import has_stored_chunks
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import relative_to
 from wkwdask.plans.regions import Tiling, plan_splicing
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import Destination, LevelCopy, NewLevels, TargetImage
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
@@ -107,11 +108,13 @@ class Rechunk(Plan):
     """Loss where chunks are decoded, see :class:`wkwdask.model.target_image.NewLevels`."""
     verify: bool = False
     """Whether all voxels are compared before the mag is published."""
+    why_decoded: str = ""
+    """Why chunks are decoded and encoded, an empty text if they are spliced."""
 
     @property
     def decodes(self) -> bool:
         """Whether chunks are decoded and encoded, instead of spliced."""
-        return isinstance(self.plan, UpsamplePlan)
+        return bool(self.why_decoded)
 
     def job(self) -> SpliceJob | UpsampleJob:
         if isinstance(self.plan, UpsamplePlan):
@@ -162,7 +165,9 @@ class CopySource:
 
 def lay_out_copy(target: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
     """Plan one level with the voxels of a volume, or resume the interrupted job of the same settings."""
-    levels = target.new_levels([LevelSpec.like(copy.source)], options, existing=existing)
+    source = copy.source
+    spec = replace(LevelSpec.like(source), source=source if isinstance(source, StoredArray) and has_stored_chunks(source) else None)
+    levels = target.new_levels([spec], options, existing=existing)
     return copy_into(copy, levels, existing, workers, encodes="level" in options.explicit())
 
 
@@ -226,11 +231,12 @@ def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, 
     plan: RegionGrid
     # Splicing copies encoded chunks; regions are whole shards of the target, so no parts are joined. Decoding uses the upsampling job with factor 1, whose
     # regions may be parts of a shard.
-    if not encodes and target.can_splice(source):
+    why_decoded = "the level of the compression is given" if encodes else target.why_decoded(source)
+    if not why_decoded:
         plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, spec.voxel_nbytes, workers, region)
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:
         plan = plan_upsampling(target.box, source.box.mag, tiling, workers, region, source.chunk_shape)
     record = {"region": plan.region_shape, "presence": occupancy_digest(source, [plan.region_shape])}
     staged = draft.mags([target], spec.nbytes, levels.edit, record)
-    return Rechunk(source, plan, target, staged, copy.stored, notes=levels.warnings, loss=levels.loss)
+    return Rechunk(source, plan, target, staged, copy.stored, notes=levels.warnings, loss=levels.loss, why_decoded=why_decoded)

@@ -26,7 +26,7 @@ from wkwdask.formats.wkw.stored_file import PAGE_LEN, BoxRead, WkwFile, check_li
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
 from wkwdask.kernels.blocks.layout import cubes_table
-from wkwdask.model.codec import ChunkCodec
+from wkwdask.model.codec import LZ4_BLOCK, ChunkCodec, Encoding
 from wkwdask.model.layout import Shards
 from wkwdask.model.stored_array import BoxCodec, StoredArray
 
@@ -72,6 +72,12 @@ class WkwCodec(ChunkCodec):
     @property
     def name(self) -> str:
         return self.header.block_type.label
+
+    @property
+    def shared_encoding(self) -> Encoding:
+        header = self.header
+        kind, shape = LZ4_BLOCK if header.is_compressed else "raw", (header.num_channels, *(header.block_len,) * 3)
+        return Encoding.of(header.dtype.newbyteorder("<"), shape, "zyxc", kind, self.name)
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         del shape

@@ -14,6 +14,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ_MEMORY_NBYTES, ZLIB, Stream, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+from wkwdask.kernels.codecs.blosc_frames import encode_frame
 from wkwdask.model.chunk_grid import from_cxyz, pick_cxyz, to_cxyz
 from wkwdask.model.codec import ChunkCodec, Encoding, blosc_kind, decoding_memory
 from wkwdask.model.extras import import_extra
@@ -109,6 +110,7 @@ def max_compressed_nbytes(nbytes: int) -> int:
     return nbytes + nbytes // 8 + _COMPRESSOR_OVERHEAD_NBYTES
 
 
+_LZ4_ENCODERS = ("lz4", 0), ("lz4hc", 0)
 SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
@@ -173,7 +175,7 @@ class ZarrCodec(ChunkCodec):
         elif kind not in ("raw", "gzip", "zlib", "bz2", "zstd"):
             return None
         axes = "".join(self.axes[n] for n in self.order)
-        return Encoding.of(dtype, pick_cxyz(self.chunk_shape, self.axes), axes, kind)
+        return Encoding.of(dtype, pick_cxyz(self.chunk_shape, self.axes), axes, kind, "" if blosc is None else blosc[0])
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         del shape
@@ -220,6 +222,8 @@ class ZarrCodec(ChunkCodec):
         named = from_cxyz(voxels, self.axes).transpose(self.order)
         np.copyto(whole[tuple(map(slice, named.shape))], named, casting="equiv")
         encoded: Any = whole.reshape(-1)
+        if len(self.stages) == 1 and self.blosc in _LZ4_ENCODERS:  # frames of one block, whose LZ4 block other formats can take over
+            return encode_frame(whole.tobytes(), whole.itemsize, self.compression[1] if self.blosc == _LZ4_ENCODERS[1] else None)
         for kind, settings in self.stages:
             encoded = _compressor(kind, settings).encode(encoded)
         return whole.tobytes() if encoded is whole or not self.stages else bytes(encoded)

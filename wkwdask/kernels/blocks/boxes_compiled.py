@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from wkwdask.kernels.blocks.batch_compiled import decode, is_zero_lz4
+from wkwdask.kernels.blocks.batch_compiled import decode
+from wkwdask.kernels.blocks.checks_compiled import is_zero_lz4
 from wkwdask.kernels.blocks.locate_compiled import pread
 from wkwdask.kernels.blocks.vectors_compiled import move_row
 from wkwdask.kernels.compiler import helper, kernel

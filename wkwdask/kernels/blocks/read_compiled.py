@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from wkwdask.kernels.blocks.batch_compiled import decode, is_zero_lz4, is_zero_raw, needed_values
+from wkwdask.kernels.blocks.batch_compiled import decode, needed_values
+from wkwdask.kernels.blocks.checks_compiled import is_zero_lz4, is_zero_raw
 from wkwdask.kernels.blocks.copies_compiled import clear, scatter
 from wkwdask.kernels.blocks.layout import OFFSET, SIZE, X, Y, Z
 from wkwdask.kernels.blocks.locate_compiled import fill_in_order, pread

@@ -1,0 +1,86 @@
+"""Compiled checks of stored blocks that need no decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wkwdask.kernels.compiler import helper
+
+_STRETCH = 256  # values that is_zero_raw combines before it branches
+
+# Conditions at the end of a block (lz4_Block_format.md, "End of block conditions"), as LZ4_decompress_safe checks them: the last 5 bytes are literals, and
+# the last match starts at least 12 bytes before the end. It also accepts no match when fewer than 8 compressed bytes are left.
+_LAST_LITERALS, _MATCH_LIMIT, _SEQUENCE_NBYTES = 5, 12, 8
+_unsigned = np.uint64
+
+
+@helper
+def is_zero_raw(values: Any, start: Any, stop: Any) -> Any:
+    # OR over a stretch has no branch, so LLVM turns it into vector code; a block with data still ends after its first stretch.
+    while start < stop:
+        count = min(_STRETCH, stop - start)
+        at = _unsigned(start)
+        bits = values[at]
+        for i in range(_unsigned(count)):
+            bits |= values[at + i]
+        if bits != 0:
+            return False
+        start += count
+    return True
+
+
+@helper
+def _lz4_length(source: Any, at: Any, end: Any, length: Any) -> Any:
+    """Complete a length of a token, and return it with the position after it."""
+    if length == 15:  # continued in the next bytes, up to the first that is not 255
+        while at < end:
+            more = np.int64(source[at])
+            at += 1
+            length += more
+            if more != 255:
+                break
+    return length, at
+
+
+@helper
+def is_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any, only_zeros: Any) -> Any:
+    """Return whether bytes are a valid LZ4 block, and with ``only_zeros`` whether it decodes to zeros, without decoding it."""
+    # A block is a series of sequences (lz4_Block_format.md, "Compressed block format"):
+    #
+    #   | token | more literal length | literals | offset | more match length |     | token | literals |
+    #     4+4 bits    0-n bytes                    2 bytes      0-n bytes             the last sequence has only literals
+    #
+    # A match repeats bytes that were decoded before. If all literals are zero, all matches are zero too, so checking the literals is enough. A block of 32^3
+    # zero bytes takes about 140 bytes. For damaged bytes the result is False, so the decoder meets and reports the damage.
+    end = at + nbytes
+    done = 0
+    while at < end:
+        token = np.int64(source[at])
+        literals, at = _lz4_length(source, at + 1, end, token >> 4)
+        if literals > end - at or literals > decoded_nbytes - done:
+            return False
+        if only_zeros:
+            for i in range(at, at + literals):
+                if source[i] != 0:
+                    return False
+        at += literals
+        done += literals
+        if at == end:
+            return done == decoded_nbytes
+        if end - at < _SEQUENCE_NBYTES or done > decoded_nbytes - _MATCH_LIMIT:
+            return False
+        offset = np.int64(source[at]) | np.int64(source[at + 1]) << 8
+        match, at = _lz4_length(source, at + 2, end, token & 15)
+        match += 4
+        if offset == 0 or offset > done or match > decoded_nbytes - _LAST_LITERALS - done:
+            return False
+        done += match
+    return False
+
+
+@helper
+def is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
+    """Return whether LZ4 bytes are valid and decode to zeros, without decoding them."""
+    return is_lz4(source, at, nbytes, decoded_nbytes, True)

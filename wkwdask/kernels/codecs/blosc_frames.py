@@ -1,0 +1,68 @@
+"""Public functions for Blosc frames around bare LZ4 blocks: frames are added or removed without decoding.
+
+A Blosc 1 frame of one block is a header of 24 bytes before an LZ4 block (c-blosc, ``README_CHUNK_FORMAT.rst``)::
+
+    | 2 | 1 | flags | typesize | nbytes | block size | frame bytes | start of block 0: 20 | compressed bytes | LZ4 block |
+      1   1     1        1         4          4             4                  4                     4        bytes, little-endian
+
+A frame that holds stored values instead (flag 2) has the first 16 bytes only.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import lz4.block
+import numpy as np
+
+from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES, LZ4_FLAG, NO_SPLIT_FLAG, STORED_FLAG, STORED_NBYTES
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_HEADER, _BLOCK_HEADER = struct.Struct("<BBBBiii"), struct.Struct("<ii")
+
+
+def convert_chunks(
+    memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], conversion: int, nbytes: int, itemsize: int, out: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.int64]:
+    """Convert stored chunks one after another, up to the first that must be decoded.
+
+    Parameters
+    ----------
+    memory : ndarray of uint8
+        Stored bytes.
+    places : ndarray of int64, shape (n, 2)
+        First byte and size of each chunk.
+    conversion : int
+        ``ADD_FRAMES`` to LZ4 blocks, ``REMOVE_FRAMES``, or ``COPY`` for uncompressed chunks.
+    nbytes, itemsize : int
+        Decoded size of a chunk and of a value [bytes].
+    out : ndarray of uint8
+        Memory for the converted chunks, with ``FRAME_NBYTES`` more for each.
+
+    Returns
+    -------
+    ndarray of int64, shape (m,)
+        Size of each converted chunk, 0 for a chunk of zeros.
+    """
+    from wkwdask.kernels.codecs import blosc_frames_compiled
+
+    if len(places) and ((places < 0).any() or (places.sum(axis=1) > memory.size).any() or out.size < places[:, 1].sum() + FRAME_NBYTES * len(places)):
+        raise ValueError("chunks lie outside of the memory")
+    memory = memory.view()
+    memory.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
+    sizes = np.zeros(len(places), np.int64)
+    count = blosc_frames_compiled.convert_chunks(memory, places, conversion, nbytes, itemsize, out, sizes)
+    return sizes[:count]
+
+
+def encode_frame(values: bytes, itemsize: int, hc_level: int | None) -> bytes:
+    """Return the frame of values, of one block; with a level, the encoder is LZ4HC."""
+    options: dict[str, Any] = {} if hc_level is None else {"mode": "high_compression", "compression": hc_level}
+    block: bytes = lz4.block.compress(values, store_size=False, **options)
+    nbytes, flags = len(values), LZ4_FLAG | NO_SPLIT_FLAG
+    if len(block) >= nbytes:
+        return _HEADER.pack(2, 1, flags | STORED_FLAG, itemsize, nbytes, nbytes, STORED_NBYTES + nbytes) + values
+    return _HEADER.pack(2, 1, flags, itemsize, nbytes, nbytes, FRAME_NBYTES + len(block)) + _BLOCK_HEADER.pack(STORED_NBYTES + 4, len(block)) + block

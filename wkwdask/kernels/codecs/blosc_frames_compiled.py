@@ -1,0 +1,78 @@
+"""Compiled loop of ``blosc_frames``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wkwdask.kernels.blocks.checks_compiled import is_lz4, is_zero_lz4, is_zero_raw
+from wkwdask.kernels.codecs.blosc_layout import COPY, FRAME_NBYTES, LZ4_FLAG, NO_SPLIT_FLAG, REMOVE_FRAMES
+from wkwdask.kernels.compiler import helper, kernel
+
+_unsigned = np.uint64
+
+
+@helper
+def _put(out: Any, at: Any, value: Any) -> None:
+    for n in range(4):
+        out[at + n] = np.uint8(value >> 8 * n & 255)
+
+
+@helper
+def _get(source: Any, at: Any) -> Any:
+    value = np.int64(0)
+    for n in range(4):
+        value |= np.int64(source[at + n]) << 8 * n
+    return value
+
+
+@helper
+def _has_one_block(source: Any, at: Any, size: Any, nbytes: Any) -> Any:
+    """Return whether a frame is one LZ4 block without shuffle: then only this block follows the header."""
+    if size <= FRAME_NBYTES or source[at] < 1 or source[at] > 2 or source[at + 1] != 1:
+        return False
+    if source[at + 2] & ~np.uint8(NO_SPLIT_FLAG) != LZ4_FLAG or _get(source, at + 4) != nbytes or _get(source, at + 8) != nbytes:
+        return False
+    # A block that is split, by the byte of a value, consists of several pieces with their own sizes. As many bytes as the values have are stored bytes.
+    return _get(source, at + 12) == size and _get(source, at + 16) == FRAME_NBYTES - 4 and _get(source, at + 20) == size - FRAME_NBYTES != nbytes
+
+
+@kernel
+def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, itemsize: Any, out: Any, sizes: Any) -> Any:
+    """Convert chunks one after another. Return the number of chunks before the first that must be decoded."""
+    end = np.int64(0)
+    for n in range(places.shape[0]):
+        at, size = places[n, 0], places[n, 1]
+        head = 0
+        if conversion == COPY:
+            if size != nbytes:
+                return n
+            if is_zero_raw(source, at, at + size):
+                continue
+        elif conversion == REMOVE_FRAMES:
+            if not _has_one_block(source, at, size, nbytes):
+                return n
+            at, size = at + FRAME_NBYTES, size - FRAME_NBYTES
+            if is_zero_lz4(source, at, size, nbytes):
+                continue
+            if not is_lz4(source, at, size, nbytes, False):  # frames may come from anywhere; the decoder reports what is wrong
+                return n
+        else:
+            if is_zero_lz4(source, at, size, nbytes):
+                continue
+            if size == nbytes:  # Blosc would take them for stored values
+                return n
+            head = FRAME_NBYTES
+            out[end], out[end + 1], out[end + 2], out[end + 3] = 2, 1, LZ4_FLAG | NO_SPLIT_FLAG, itemsize
+            _put(out, end + 4, nbytes)
+            _put(out, end + 8, nbytes)
+            _put(out, end + 12, size + head)
+            _put(out, end + 16, head - 4)
+            _put(out, end + 20, size)
+        first, to = _unsigned(at), _unsigned(end + head)
+        for i in range(_unsigned(size)):
+            out[to + i] = source[first + i]
+        sizes[n] = size + head
+        end += size + head
+    return places.shape[0]

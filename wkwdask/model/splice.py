@@ -1,0 +1,285 @@
+"""Shards and files made from the stored chunks of another array without decoding voxels.
+
+The bytes of a chunk are copied, or get or lose a header (:meth:`wkwdask.model.codec.ChunkCodec.reframe`). If each shard becomes one shard, compiled loops
+convert about a megabyte in one call::
+
+    source shard   | head | chunk 0 | chunk 1 | chunk 2 | ...                   one read
+                              |         |         zeros
+    target shard   | frame, chunk 0 | frame, chunk 1 | ... | index |            one write
+
+A chunk is decoded only if the box cuts it, if it has no equivalent in the new encoding, or if its file is encoded in another way than its array.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError
+from wkwdask.geometry import compressed_morton
+from wkwdask.geometry.bounding_box import part_of_array
+from wkwdask.geometry.grid import cell_box
+from wkwdask.kernels.arrays import is_zero
+from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES
+from wkwdask.model.file_buffer import EncodedPieces
+from wkwdask.model.layout import Shards
+from wkwdask.model.stored_array import BoxCodec, StoredArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.layout import ShardFile
+    from wkwdask.model.store import StoredFile
+    from wkwdask.model.volume import Volume
+
+SORT_BUFFER_NBYTES = 32 << 20  # of copied chunks that are sorted by code in memory, counted by their decoded size
+_MAX_SHARDS_PER_FILE = 1 << 12  # target shards from one stored file: each of them searches the whole file
+_BATCH_NBYTES = 1 << 20  # of stored chunks that are converted in one call, while they are in the CPU cache
+
+
+def has_stored_chunks(volume: Volume) -> bool:
+    """Return whether the stored chunks of a volume can be read one by one, and missing ones are zero."""
+    if not isinstance(volume, StoredArray) or volume.fill or volume.channels is not None or volume.codec.shared_encoding is None:
+        return False
+    return not isinstance(volume.layout, BoxCodec) or (isinstance(volume.layout, Shards) and volume.store.is_local)
+
+
+class Splice:
+    """Copy of stored chunks between two arrays with the same coordinates and boxes."""
+
+    def __init__(self, source: StoredArray, target: StoredArray) -> None:
+        """Prepare the copy; the first voxel of ``target``, the array that is being written, has the coordinates 0."""
+        self.source, self.target = source, target
+        self._reframe, self._conversion = target.codec.reframe(source.codec), target.codec.frame_conversion(source.codec)
+        ends = zip(source.box.bottomright, source.extent.bottomright, target.chunk_shape, strict=True)
+        self.ends_alike = target.box == target.extent and all(end in (last, end // n * n) for end, last, n in ends)
+        """Whether the box cuts no chunk that both arrays do not cut."""
+
+    def obstacle(self) -> str:
+        """Return why chunks must be decoded, an empty text if they can be copied."""
+        source, target = self.source, self.target
+        if source.dtype != target.dtype or source.grid.size[0] != target.grid.size[0] or source.channels is not None:
+            return "another data type or other channels"
+        if source.grid.chunk != target.grid.chunk:
+            return f"chunks of {_text(source.chunk_shape)} voxels become chunks of {_text(target.chunk_shape)}"
+        if self._reframe is None:
+            return "another compression, byte order or order of axes"
+        if source.fill or source.box != target.box or (isinstance(source.layout, BoxCodec) and not (has_stored_chunks(source) and self.has_same_files)):
+            return "its chunks are not read one by one"
+        if any(o % n for o, n in zip(source.origin, target.chunk_shape, strict=True)):
+            return "its chunks begin at other voxels"
+        if not self.ends_alike and (source.grid.truncates or target.grid.truncates):
+            return "the box cuts chunks"
+        if math.prod(source.shard_shape) > _MAX_SHARDS_PER_FILE * math.prod(target.shard_shape):
+            return "its shards are much larger"
+        return ""
+
+    @property
+    def has_same_cells(self) -> bool:
+        """Whether both arrays have the same grid of chunks."""
+        return (self.source.grid.origin, self.source.grid.chunk) == (self.target.grid.origin, self.target.grid.chunk)
+
+    @property
+    def has_same_files(self) -> bool:
+        """Whether each shard of the target has the voxels of one shard of the source, a local file."""
+        source, target = self.source, self.target
+        if not (isinstance(source.layout, Shards) and isinstance(target.layout, Shards) and source.store.is_local) or source.grid.file is None:
+            return False
+        return source.grid.file == target.grid.file and all(o % n == 0 for o, n in zip(source.origin, source.grid.file[1:], strict=True))
+
+    # -------------------------------------------------------------------------------------------- cells
+
+    def _places(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the cells of the source at some cells of the target."""
+        return cells + np.array([0, *(-o // n for o, n in zip(self.source.origin, self.target.chunk_shape, strict=True))])
+
+    def _is_cut(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which chunks must have no voxels outside of the box, but may have some."""
+        if self.ends_alike:
+            return np.zeros(len(cells), np.bool_)
+        low, box = cells[:, 1:] * self.target.chunk_shape, self.target.box
+        inside = (low >= box.topleft) & (low + self.target.chunk_shape <= box.bottomright)
+        return np.asarray(~inside.all(axis=1))
+
+    def _codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        layout = self.target.layout
+        return layout.codes(cells) if layout.is_sharded else compressed_morton.encode(cells[:, 1:], self.target.grid.counts[1:])
+
+    # -------------------------------------------------------------------------------------------- chunk by chunk
+
+    def chunks(self, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
+        """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order of codes."""
+        source, num_found, codes = self.source, 0, self._codes(cells)
+        order = np.argsort(codes, kind="stable")
+        # The source yields chunks in its own order. Read them batch by batch of consecutive codes, and sort each batch.
+        per_batch = 1 << max(0, (SORT_BUFFER_NBYTES // _decoded_nbytes(self.target)).bit_length() - 1)
+        batches = codes[order] // np.uint64(per_batch)
+        for members in np.split(order, np.flatnonzero(np.diff(batches)) + 1):  # 2**k consecutive Morton codes, aligned: these chunks form a box
+            places, is_cut = self._places(cells[members]), self._is_cut(cells[members])
+            rows = zip(codes[members].tolist(), map(tuple, cells[members].tolist()), is_cut.tolist(), strict=True)
+            wanted = dict(zip(map(tuple, places.tolist()), rows, strict=True))
+            c, x, y, z = (range(int(axis.min()), int(axis.max()) + 1) for axis in places.T)
+            chunks = []
+            for chunk in source.layout.chunks(source, (c, x, y, z)):
+                if chunk.cell not in wanted:
+                    continue
+                num_found += 1
+                code, cell, needs_cut = wanted[chunk.cell]
+                data = self._converted(chunk.data, chunk.cell, cell, f"{chunk.path}: chunk {chunk.cell[1:]}", chunk.offset, is_cut=needs_cut)
+                if data is not None:
+                    chunks.append((code, cell, data))
+            yield from sorted(chunks)
+        source.identity.check(has_absent=num_found < len(cells))
+
+    def _converted(self, data: bytes, place: Vec4, cell: Vec4, name: str, offset: int, *, is_cut: bool) -> bytes | None:
+        """Return the bytes of a chunk for the target, None if all voxels are zero; ``place`` is its cell in the source."""
+        source, target = self.source, self.target
+        if not data:
+            raise CorruptError(f"{name}: byte {offset}: expected an encoded chunk, found 0 bytes")
+        shape = source.grid.clipped_shape_at(place) if source.grid.truncates or target.grid.truncates else source.grid.chunk
+        if is_cut:
+            voxels = source.codec.decode(data, shape, name, offset)
+            clipped = self._clipped(voxels, cell)
+            if is_zero(clipped):
+                return None
+            if not np.array_equal(voxels.view(f"u{voxels.itemsize}"), clipped.view(f"u{voxels.itemsize}")):  # the bits of NaN count too
+                return target.codec.encode(clipped, name)
+        assert self._reframe is not None
+        return self._reframe(data, shape, name, offset)
+
+    def _clipped(self, voxels: npt.NDArray[Any], cell: Vec4) -> npt.NDArray[Any]:
+        """Return a copy of a chunk with zeros outside of the box."""
+        corner = (cell[1], cell[2], cell[3])
+        box = cell_box(corner, self.target.chunk_shape, self.target.box)
+        clipped, inside = np.zeros_like(voxels), box.intersection(self.target.box)
+        part_of_array(clipped, inside, box.topleft)[...] = part_of_array(voxels, inside, box.topleft)
+        return clipped
+
+    # -------------------------------------------------------------------------------------------- shard by shard
+
+    def write(self, output: ShardFile, cells: npt.NDArray[np.int64]) -> int:
+        """Append the chunks of a shard, and return how many there are."""
+        if not self.has_same_files:
+            stored = 0
+            for code, _, data in self.chunks(cells):
+                stored += _append_one(output, code, data)
+            return stored
+        source, layout, places = self.source, self.source.layout, self._places(cells)
+        assert isinstance(layout, Shards)
+        assert source.naming is not None
+        ((key, _),) = source.naming.locate(places, source.grid)
+        with layout.opened(source.store, key) as file:
+            num_found = 0
+            if file is not None and not layout.has_same_encoding(file):
+                return self._encode_all(output, file, cells)
+            if file is not None:
+                num_found, stored = self._write_file(output, file, cells, places)
+            source.identity.check(has_absent=num_found < len(cells))
+            return stored if num_found else 0
+
+    def _encode_all(self, output: ShardFile, file: StoredFile, cells: npt.NDArray[np.int64]) -> int:
+        """Decode and encode all chunks of a file."""
+        stored, voxels = 0, np.empty(self.target.grid.chunk, self.target.dtype, order="F")
+        codes = self._codes(cells)
+        for row in np.argsort(codes).tolist():
+            c, x, y, z = cells[row].tolist()
+            self.source.read_into(voxels, cell_box((x, y, z), self.target.chunk_shape, self.target.box).topleft)
+            clipped = self._clipped(voxels, (c, x, y, z))
+            if not is_zero(clipped):
+                stored += _append_one(output, int(codes[row]), self.target.codec.encode(clipped, file.name))
+        return stored
+
+    def _write_file(self, output: ShardFile, file: StoredFile, cells: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> tuple[int, int]:
+        """Append the chunks of one file of the source; return how many were found, and how many are not zero."""
+        layout, target_layout = self.source.layout, self.target.layout
+        assert isinstance(layout, Shards)
+        assert isinstance(target_layout, Shards)
+        located = layout.locate(file, places)
+        codes = self._codes(cells[located[:, 2]])
+        order = np.argsort(codes if target_layout.is_ordered else located[:, 0], kind="stable")
+        located, codes = located[order], codes[order]
+        cells, places, stretches = cells[located[:, 2]], places[located[:, 2]], located[:, :2]
+        self._check_sizes(file, stretches, places)
+        is_cut, ends = self._is_cut(cells), np.cumsum(stretches[:, 1] - stretches[:, 0])
+        first, stored = 0, 0
+        while first < len(codes):
+            last = max(first + 1, int(np.searchsorted(ends, (ends[first - 1] if first else 0) + _BATCH_NBYTES, "right")))
+            batch = slice(first, last)
+            stored += self._write_batch(output, file, stretches[batch], codes[batch], cells[batch], places[batch], is_cut[batch])
+            first = last
+        return len(located), stored
+
+    def _check_sizes(self, file: StoredFile, stretches: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> None:
+        """Raise CorruptError for sizes that no chunk has, before memory is allocated for them."""
+        sizes, largest = stretches[:, 1] - stretches[:, 0], self.source.codec.largest_nbytes(self.source.grid.chunk)
+        for row in np.flatnonzero((sizes <= 0) | (sizes > largest))[:1].tolist():
+            where = f"{file.name}: chunk {tuple(places[row, 1:].tolist())}: byte {stretches[row, 0]}"
+            raise CorruptError(f"{where}: expected an encoded chunk of at most {largest} bytes, found {sizes[row]} bytes")
+
+    def _write_batch(
+        self, output: ShardFile, file: StoredFile, stretches: npt.NDArray[np.int64], codes: npt.NDArray[np.uint64],
+        cells: npt.NDArray[np.int64], places: npt.NDArray[np.int64], is_cut: npt.NDArray[np.bool_],
+    ) -> int:  # fmt: skip
+        """Append some chunks that are read at once; compiled loops convert all that need no decoding."""
+        conversion, pieces, done, stored = self._conversion, EncodedPieces(), 0, 0
+        memory, in_memory = _read(file, stretches, pieces, self.source.store.gap_nbytes)
+        out = pieces.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
+        stops = np.append(np.flatnonzero(is_cut), len(codes))
+        while done < len(codes):
+            if conversion is not None and not is_cut[done]:
+                stop = int(stops[np.searchsorted(stops, done)])
+                sizes = conversion.convert(memory, in_memory[done:stop], out)
+                stored += _append(output, codes[done : done + len(sizes)], sizes, out)
+                done += len(sizes)
+            if done < len(codes) and (conversion is None or is_cut[done] or done < stop):
+                (start, nbytes), place, cell = in_memory[done].tolist(), tuple(places[done].tolist()), tuple(cells[done].tolist())
+                name, offset = f"{file.name}: chunk {place[1:]}", int(stretches[done, 0])
+                one = self._converted(memory[start : start + nbytes].tobytes(), place, cell, name, offset, is_cut=bool(is_cut[done]))
+                stored += 0 if one is None else _append_one(output, int(codes[done]), one)
+                done += 1
+        pieces.release()
+        return stored
+
+
+def _append(output: ShardFile, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> int:
+    """Append chunks that lie one after another, except those of size 0; return their number."""
+    codes, sizes = codes[sizes > 0], sizes[sizes > 0]
+    stored = len(codes)
+    while len(codes):
+        count = output.start_stretch(codes)
+        nbytes = int(sizes[:count].sum())
+        output.buffer.append(data[:nbytes])
+        output.record(codes[:count], sizes[:count])
+        codes, sizes, data = codes[count:], sizes[count:], data[nbytes:]
+    return stored
+
+
+def _append_one(output: ShardFile, code: int, data: bytes) -> int:
+    return _append(output, np.array([code], np.uint64), np.array([len(data)], np.int64), np.frombuffer(data, np.uint8))
+
+
+def _read(file: StoredFile, stretches: npt.NDArray[np.int64], pieces: EncodedPieces, gap_nbytes: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Read chunks, shape (n, 2) with first byte and end; return the memory, and first byte and size of each chunk in it."""
+    order = np.argsort(stretches[:, 0], kind="stable")
+    starts, ends = stretches[order, 0], np.maximum.accumulate(stretches[order, 1])
+    cuts = np.flatnonzero(starts[1:] > ends[:-1] + gap_nbytes) + 1
+    firsts, lasts = starts[np.append(0, cuts)], ends[np.append(cuts, len(ends)) - 1]
+    at = np.cumsum(lasts - firsts) - (lasts - firsts)  # of each byte range in memory
+    memory = pieces.reserve(int((lasts - firsts).sum()))
+    for first, last, to in zip(firsts.tolist(), lasts.tolist(), at.tolist(), strict=True):
+        file.read_into(memory[to : to + last - first], first)
+    group = np.searchsorted(firsts, stretches[:, 0], "right") - 1
+    return memory, np.stack([stretches[:, 0] - firsts[group] + at[group], stretches[:, 1] - stretches[:, 0]], axis=1)
+
+
+def _decoded_nbytes(array: StoredArray) -> int:
+    return math.prod(array.grid.chunk) * array.dtype.itemsize
+
+
+def _text(shape: tuple[int, int, int]) -> str:
+    return " x ".join(map(str, shape))
