@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.formats.wkw.options import level_name
+from wkwdask.model.codec import LZ4_FRAME, Encoding
 from wkwdask.model.voxel_type import VoxelType, by_dtype, by_wkw_code
 from wkwdask.plans.chunks import LARGEST_FILE_LEN, suitable_file_len
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import LevelSpec
 
 # webknossos-wrap README, "File header". The low four bits of perDimLog2 are log2 of block_len, the high four bits are log2 of file_len.
@@ -199,14 +201,37 @@ _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
 
 
 def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
-    """Create the header of a mag whose source is not stored as WKW."""
-    block_len = options.block_len_or(_BLOCK_LEN)
-    file_len = options.file_len_of(block_len)
+    """Create the header of a mag whose source is not stored as WKW; if possible, one with which its stored chunks become blocks without decoding."""
+    stored_block_len, stored_file_len, compression = _lengths_of_chunks(spec.source, options) or (_BLOCK_LEN, None, options.compression or "lz4hc")
+    block_len = options.block_len_or(stored_block_len)
+    file_len = options.file_len_of(block_len) or stored_file_len
     header = make_header(
-        spec.dtype, spec.num_channels, block_len=block_len, file_len=file_len or 1, block_type=BlockType.parse(options.compression or "lz4hc"),
+        spec.dtype, spec.num_channels, block_len=block_len, file_len=file_len or 1, block_type=BlockType.parse(compression),
         any_length=options.any_length,
     )  # fmt: skip
     return header if file_len is not None else _with_suitable_file_len(header, spec.box)
+
+
+def _lengths_of_chunks(source: StoredArray | None, options: WkwOptions) -> tuple[int, int | None, str] | None:
+    """Return block length, file length and compression of the stored chunks of an array; None if they cannot be blocks, or the user chose other ones."""
+    encoding = None if source is None or options.level is not None else source.codec.shared_encoding
+    if source is None or encoding is None:
+        return None
+    dtype, edge = source.dtype.newbyteorder("<"), source.chunk_shape[0]
+    compressions = {LZ4_FRAME: ("lz4hc", "lz4") if encoding.encoder == "lz4hc" else ("lz4", "lz4hc"), "raw": (None, "raw")}.get(encoding.compression, ())
+    compression = next((name for name in compressions if options.compression in (None, name)), None)
+    is_block = encoding == Encoding.of(dtype, (source.num_channels, edge, edge, edge), "zyxc", encoding.compression)
+    if compression is None or not is_block or not _is_length(edge) or options.block_len_or(edge) != edge or any(o % edge for o in source.origin):
+        return None
+    if not source.layout.is_sharded or source.grid.file is None:
+        return edge, None, compression
+    file = source.grid.file[1]
+    is_file = source.grid.file[1:] == (file,) * 3 and _is_length(file // edge) and not any(o % file for o in source.origin)
+    return edge, file // edge if is_file else None, compression
+
+
+def _is_length(length: int) -> bool:
+    return 1 <= length <= INTEROPERABLE_LEN and not length & (length - 1)
 
 
 def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str) -> WkwHeader:
