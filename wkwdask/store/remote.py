@@ -423,8 +423,12 @@ def _threads(kind: str) -> ThreadPoolExecutor:
 
 
 def for_all(function: Any, items: Sequence[Any]) -> list[Any]:
-    """Call a function that makes one request for all items."""
-    return list(map(function, items)) if len(items) < 2 else list(_threads("request").map(function, items))
+    """Call a function that makes one request for all items. All calls end before an error is raised."""
+    if len(items) < 2:
+        return list(map(function, items))
+    calls = [_threads("request").submit(function, item) for item in items]
+    wait(calls)
+    return [call.result() for call in calls]
 
 
 def _ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
