@@ -152,6 +152,14 @@ def test_a_whole_shard_is_one_request(far, form):
         np.testing.assert_array_equal(wkwdask.read(form.url(far.url)), form.array())
 
 
+def test_a_whole_wkw_file_is_one_request(web):
+    voxels = np.random.default_rng(0).integers(0, 256, (64, 64, 128), np.uint8)
+    wkwdask.write(web.root / "whole" / "1", (0, 0, 0), voxels, file_len=2)  # more bytes than are read with a table
+    with proxy(web.url) as far:
+        np.testing.assert_array_equal(wkwdask.read(f"{far.url}/whole/1", ((0, 0, 0), voxels.shape))[0], voxels)
+        assert sorted(name for name in far.names() if name.endswith(".wkw") and name != "header.wkw") == ["x0.wkw", "x0.wkw"]
+
+
 def test_the_suffix_of_chunks_is_looked_for_once(far):
     (form,) = (form for form in FORMS if form.name == "precomputed")
     pytest.importorskip(form.needs, reason="writes the volume")
