@@ -98,11 +98,14 @@ def _build_pyramids(dtype: str, methods: Sequence[str], edge: int) -> None:
 
 
 def _use_arrays(dtype: str) -> None:
-    """Write and read arrays in memory: parts of blocks, files of one block and of several."""
+    """Write and read arrays in memory: parts of blocks, files of one block and of several. Convert blocks to frames."""
     import numpy as np
 
     import wkwdask
+    from wkwdask.kernels.codecs.blosc_frames import convert_chunks
+    from wkwdask.kernels.codecs.blosc_layout import COPY
 
+    convert_chunks(np.zeros(1, np.uint8), np.array([[0, 1]]), COPY, 1, 1, np.zeros(64, np.uint8))
     array = np.ones((31, 31, 31), dtype)
     with tempfile.TemporaryDirectory() as folder:
         dataset = wkwdask.create_dataset(f"{folder}/dataset", (4, 4, 8)).path
