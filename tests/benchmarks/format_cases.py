@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .data import ITEMSIZE, LAYERS
 from .pyramid_cases import LABELS
-from .race import Faster, Race, Unit
+from .race import Faster, OfCopy, Race, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,7 +127,8 @@ def zarr_cases(data: Data) -> list[Race]:
     views = [_view(data, layer, edge, count) for layer in LAYERS for edge, count in ((0, 0), (128, 60), (32, 200))]
     stored = [(layer, compression) for layer in LAYERS for compression in ("zstd", "blosc-lz4")]
     return [
-        *views, *(_export(data, layer) for layer in LAYERS), *(_zarr_pyramid(data, *kind) for kind in stored), *(_zarr_rechunk(data, *kind) for kind in stored)
+        *views, *(make(data, layer) for make in (_export, _splice) for layer in LAYERS),
+        *(make(data, *kind) for make in (_zarr_pyramid, _zarr_rechunk) for kind in stored),
     ]  # fmt: skip
 
 
@@ -157,6 +158,20 @@ def _export(data: Data, layer: str) -> Race:
     units = tuple(Unit(label, work, {"path": cube.mag, "size": cube.edge, "folder": data.fresh(f"{name}-{n}")}) for n, (label, work) in enumerate(tools))
     conclusions = (Faster(0, 1, 1.0, shows_peak=True), Faster(0, 2, shows_peak=True), Faster(0, 3, 1.0, shows_peak=True))
     return Race(name, f"WKW to sharded Zarr, {LABELS[layer]} {cube.edge}^3", units, conclusions, (cube,))
+
+
+def _splice(data: Data, layer: str) -> Race:
+    """Ours with copied blocks beside cp, ours with decoded blocks, and a loop of wkw and zarr-python."""
+    cube, name = data.cube(layer), f"zarr/splice/{layer}"
+    options = {"path": cube.mag, "size": cube.edge}
+    tools = ("wkwdask, blocks copied", "with_zarr.Splice"), ("wkwdask, zstd 3", "with_zarr.Export"), ("zarr, by shards of 256^3", "with_zarr.PlainExport")
+    units = (
+        *(Unit(label, work, options | {"folder": data.fresh(f"{name}-{n}")}) for n, (label, work) in enumerate(tools)),
+        Unit("cp, sync", "copying.Copy", {"path": cube.mag, "folder": data.fresh(f"{name}-cp"), "nbytes": cube.nbytes}, show_version=False),
+    )
+    decoded, of_copy = {"em": (10.0, 0.8), "seg": (6.0, 0.6)}[layer]
+    conclusions = (Faster(0, 3, of_copy, shows_peak=True), OfCopy(0, 3, 0.8), Faster(0, 1, decoded, shows_peak=True), Faster(0, 2, shows_peak=True))
+    return Race(name, f"WKW blocks to chunks of Zarr, {LABELS[layer]} {cube.edge}^3", units, conclusions, (cube,))
 
 
 def _zarr_units(data: Data, name: str, layer: str, compression: str, tools: Sequence[tuple[str, str, dict]]) -> tuple[Unit, ...]:

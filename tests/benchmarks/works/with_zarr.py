@@ -79,6 +79,15 @@ class Export(zarr_images.Export):
         return self.folder / "a.ome.zarr" / "1"
 
 
+class Splice(Export):
+    """The same, with blocks as chunks, which are not decoded."""
+
+    def run(self) -> None:
+        """Convert."""
+        dataset, layer, _ = self.path.rsplit("/", 2)
+        wkwdask.convert(dataset, self.folder / "a.ome.zarr", layer=layer, voxel_size=(4, 4, 4))
+
+
 class PlainExport(zarr_images.Export):
     """A loop that reads a shard by wkw and writes it by zarr-python, with the same chunks, shards and codecs."""
 
