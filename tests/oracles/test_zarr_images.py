@@ -219,8 +219,8 @@ def test_real_data(tmp_path, shared_data):
     """ome-zarr and zarr read l4_sample in place and exported."""
     sample = shared_data / "l4_sample"
     view = zarr.open_group(wkwdask.zarr_view(sample), mode="r")
-    wkwdask.convert(sample, tmp_path / "l4.ome.zarr", layer="color", mag="2-2-1")
-    wkwdask.convert(sample, tmp_path / "l4.ome.zarr" / "labels" / "cells", layer="segmentation", mag="2-2-1")
+    wkwdask.convert(sample, tmp_path / "l4.ome.zarr", layer="color", mag="2-2-1", compression="zstd")
+    wkwdask.convert(sample, tmp_path / "l4.ome.zarr" / "labels" / "cells", layer="segmentation", mag="2-2-1", compression="zstd")
     found = nodes(tmp_path / "l4.ome.zarr")
     for path, image in (("color/2-2-1", "l4.ome.zarr"), ("segmentation/2-2-1", "cells")):
         voxels = expected(sample, path)

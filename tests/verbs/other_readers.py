@@ -89,20 +89,31 @@ def _n5_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndar
     return found[np.newaxis] if found.ndim == 3 else found.transpose(3, 0, 1, 2)
 
 
-def _from_czyx(found: np.ndarray) -> np.ndarray:
-    return (found[np.newaxis] if found.ndim == 3 else found).transpose(0, 3, 2, 1)
+def _margin(level: Level) -> list[int]:
+    """Return how many voxels along x, y, z an array begins before its box."""
+    document = Path(level.folder) / "zarr.json"
+    attributes = json.loads(document.read_text())["attributes"] if document.exists() else {}
+    return attributes.get("inner_box_vx", [0, 0, 0])[:3]
+
+
+def _inside(found: np.ndarray, level: Level) -> np.ndarray:
+    """Return the voxels (c, x, y, z) of the box of an array; all others must be zero."""
+    voxels = (found[np.newaxis] if found.ndim == 3 else found).transpose(0, 3, 2, 1)
+    inside = voxels[(slice(None), *(slice(n, None) for n in _margin(level)))]
+    assert np.count_nonzero(inside) == np.count_nonzero(voxels)
+    return inside
 
 
 def _zarr_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndarray:
     driver = "zarr3" if (Path(level.folder) / "zarr.json").exists() else "zarr"
-    return _from_czyx(_tensorstore(driver, level.folder).read().result())
+    return _inside(_tensorstore(driver, level.folder).read().result(), level)
 
 
 def _zarr_by_zarr(image: Image, level: Level, case: Case) -> np.ndarray:
     import zarr
 
     _check_documents(zarr.open_group(image.folder, mode="r"), image, level, case)
-    return _from_czyx(np.asarray(zarr.open_array(level.folder, mode="r")[...]))
+    return _inside(np.asarray(zarr.open_array(level.folder, mode="r")[...]), level)
 
 
 def _check_documents(group: object, image: Image, level: Level, case: Case) -> None:
@@ -112,7 +123,8 @@ def _check_documents(group: object, image: Image, level: Level, case: Case) -> N
         return
     scale, translation = read(group, image, level)
     # The translation is the centre of the first voxel; the centre of voxel 0 of mag 1 is at 0.
-    expected = [(low + 0.5) * edge - 0.5 * fine for low, edge, fine in zip(case.offset[::-1], scale, VOXEL_SIZE[::-1], strict=True)]
+    first = [low - margin for low, margin in zip(case.offset, _margin(level), strict=True)]
+    expected = [(low + 0.5) * edge - 0.5 * fine for low, edge, fine in zip(first[::-1], scale, VOXEL_SIZE[::-1], strict=True)]
     np.testing.assert_allclose(translation, expected, rtol=1e-9, atol=1e-9)
 
 

@@ -78,8 +78,9 @@ def convert(
     """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.
 
     Between WKW, N5, OME-NGFF and Neuroglancer precomputed volumes, all mags (levels, scales) of a layer are converted with their positions and voxel sizes.
-    Each section is decoded once, and blocks are encoded directly, without an uncompressed copy on disk. The target is published when it is complete. The same
-    call resumes an interrupted conversion.
+    Chunks are copied without decoding where both formats encode them alike. From WKW to OME-NGFF this is the default: blocks become chunks, unless a storage
+    option is given. Each section of images is decoded once, and blocks are encoded directly, without an uncompressed copy on disk. The target is published
+    when it is complete. The same call resumes an interrupted conversion.
 
     Parameters
     ----------

@@ -76,6 +76,9 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
 
     The target is published when it is complete; the same command continues an interrupted run.
 
+    From WKW to OME-NGFF, blocks become chunks without decoding (LZ4 in Blosc frames), unless a storage option such as --compression or --chunk-shape is given.
+    Back to WKW, such chunks become blocks. --dry-run says what is copied and what is decoded.
+
     \b
     Examples:
       wkwdask convert sections/ dataset --voxel-size 4,4,35 --pyramid --dry-run
@@ -87,6 +90,7 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
       wkwdask convert dataset n5://volume.n5/em --layer color
       wkwdask convert precomputed://gs://bucket/em dataset --layer color --box 1000,1000,500,512,512,100
       wkwdask convert dataset em.ome.zarr --layer color
+      wkwdask convert dataset small.ome.zarr --layer color --compression zstd
       wkwdask convert dataset em.ome.zarr/labels/neurons --layer segmentation
     """
     from wkwdask.errors import SectionWarning

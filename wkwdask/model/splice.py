@@ -96,7 +96,8 @@ class Splice:
 
     def _places(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the cells of the source at some cells of the target."""
-        return cells + np.array([0, *(-o // n for o, n in zip(self.source.origin, self.target.chunk_shape, strict=True))])
+        shift = [0, *(-o // n for o, n in zip(self.source.origin, self.target.chunk_shape, strict=True))]
+        return cells + np.array(shift, np.int64)
 
     def _is_cut(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which chunks must have no voxels outside of the box, but may have some."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 FILE_NAME = "zarr.json"
+INNER_BOX = "inner_box_vx"
+"""Attribute of an array that begins before the bounding box: x, y, z, width, height, depth [voxels, counted from the first one of the array]."""
 VIEW_MARK = "wkwdask_view"
 """Attribute that marks each ``zarr.json`` that :func:`wkwdask.write_zarr_view` wrote beside WKW files."""
 

@@ -10,6 +10,7 @@ import numpy as np
 from wkwdask.formats.zarr.codec import SHUFFLES, ZarrCodec
 from wkwdask.formats.zarr.documents import array_document, raw_codecs, zarr_shape
 from wkwdask.formats.zarr.ngff import zarr_format_of
+from wkwdask.model.codec import LZ4_BLOCK
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
 
@@ -42,6 +43,10 @@ class ArrayEncoding:
     version: int = 3
     blosc: tuple[str, int] = BLOSC
     """Compressor inside Blosc, and its shuffle as a number."""
+    origin: Vec3 | None = None
+    """Absolute voxel at which the array begins, None for that of its box."""
+    has_channels_last: bool = False
+    """Whether the channels of a voxel are stored one after another."""
 
     @property
     def shard_shape(self) -> Vec3:
@@ -51,6 +56,8 @@ class ArrayEncoding:
 
     def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
         codecs, outer = raw_codecs(self.dtype), self.chunk_shape
+        if self.has_channels_last and self.num_channels > 1:  # from the axes c, z, y, x to z, y, x, c
+            codecs.insert(0, {"name": "transpose", "configuration": {"order": [1, 2, 3, 0]}})
         if self.compression != "raw":
             settings = self._settings({number: name for name, number in SHUFFLES.items()}[self.blosc[1]])
             more = {"blosc": {"typesize": self.dtype.itemsize, **settings}, "zstd": {**settings, "checksum": False}}
@@ -112,6 +119,27 @@ def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: s
     return ArrayEncoding(dtype, spec.num_channels, axes, stored.chunk_shape, compression, level, cells, is_sharded, number)
 
 
+_LZ4_LEVEL = 5  # recorded for LZ4, which has no levels in WKW files
+
+
+def spliced_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str) -> ArrayEncoding | None:
+    """Return the encoding that keeps the stored chunks and files of the source of a level; None if there is none, or the user chose another one."""
+    source, chosen = spec.source, {"chunk_shape", "shard_shape", "compression", "level"} & set(options.explicit())
+    if source is None or chosen or zarr_format_of(version) != 3 or not source.layout.is_regular or source.codec.shared_encoding is None:
+        return None
+    encoding = source.codec.shared_encoding
+    compression = {LZ4_BLOCK: "blosc", "raw": "raw"}.get(encoding.compression)
+    if compression is None:
+        return None
+    # The array begins at the corner of a file, so that each file becomes a shard. Parts of it outside of the box are absent.
+    x, y, z = (o + (t - o) // n * n for o, t, n in zip(source.origin, spec.box.topleft, source.shard_shape, strict=True))
+    cells = chunks_per_shard(source.shard_shape, source.chunk_shape)
+    return ArrayEncoding(
+        checked_dtype(spec.dtype), spec.num_channels, axes, source.chunk_shape, compression, _LZ4_LEVEL if compression == "blosc" else 0, cells, True,
+        blosc=(encoding.encoder, 0), origin=(x, y, z), has_channels_last=True,
+    )  # fmt: skip
+
+
 def journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]:
     """Return the settings of an array that a resumed job compares."""
     return {
@@ -122,7 +150,8 @@ def journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]
 
 def describe(encoding: ArrayEncoding) -> str:
     chunk, shard = (" x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape))
-    return f"{encoding.compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
+    compression = encoding.compression if encoding.compression != "blosc" else f"blosc with {encoding.blosc[0]}"
+    return f"{compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:

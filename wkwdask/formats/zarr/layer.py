@@ -14,9 +14,10 @@ from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
+from wkwdask.formats.zarr.documents import INNER_BOX
 from wkwdask.formats.zarr.ngff import NgffImage, NgffLevel, axes_of, check_version, parse_image, place_levels
 from wkwdask.formats.zarr.ngff_copy import NgffGroup
-from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
@@ -335,6 +336,15 @@ def _exported_geometry(node: Node, axes: str) -> ArrayGeometry:
     return geometry
 
 
+def _inner_box(node: Node, extent: BoundingBox) -> BoundingBox | None:
+    """Parse the box of the voxels in an array that begins before them; None if they fill the array, or the attribute is malformed."""
+    with suppress(TypeError, ValueError):
+        x, y, z, width, height, depth = node.attributes.get(INNER_BOX, ())
+        box = BoundingBox(vec3((x, y, z)), vec3((width, height, depth)), extent.mag)
+        return box if extent.contains(box) and not box.is_empty else None
+    return None
+
+
 def _level(node: Node, location: str, key: str, geometry: ArrayGeometry) -> Level:
     """Return an array as a level; an unsupported or damaged array keeps its error."""
     error: Exception
@@ -348,6 +358,7 @@ def _level(node: Node, location: str, key: str, geometry: ArrayGeometry) -> Leve
         try:
             volume = zarr_array(node.store, node.record, node.document, geometry.axes)
             volume = replace(volume, mag=geometry.mag or MAG_1, lengths_nm=geometry.lengths_nm)
+            volume = replace(volume, part=_inner_box(node, volume.extent))
             return replace(array_level(key, volume, geometry.mag, geometry.offset), details=node.attributes)
         except NotImplementedError as unknown:
             error = UnsupportedError(f"{location}: {unknown}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, steps_of
-from wkwdask.formats.zarr.documents import VIEW_MARK
+from wkwdask.formats.zarr.documents import INNER_BOX, VIEW_MARK
 from wkwdask.formats.zarr.ngff import is_valid_entry, ome_of, stated_version
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from wkwdask.model.image import Level
 
-_PLACEMENT = ("mag", "offset_vx", "box_vx", "voxel_size_nm", "_ARRAY_DIMENSIONS", VIEW_MARK)
+_PLACEMENT = ("mag", "offset_vx", "box_vx", "voxel_size_nm", "_ARRAY_DIMENSIONS", INNER_BOX, VIEW_MARK)
 """Attributes of arrays that name axes, or state what the image states too."""
 _WRITTEN = ("version", "name", "axes", "datasets")
 """Keys that every image has, so that a new one states them in its own way."""

@@ -21,7 +21,7 @@ class ZarrOptions(StorageOptions):
     title: ClassVar[str] = "OME-NGFF"
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {"blosc": (3, 0, 9), "zstd": (3, -7, 22), "gzip": (5, 0, 9)}
 
-    chunk_shape: Vec3 | None = shape("A chunk [voxels].", (64, 64, 64))
+    chunk_shape: Vec3 | None = shape("A chunk [voxels]. If no storage option is given, the blocks and files of WKW become chunks and shards.", (64, 64, 64))
     shard_shape: Vec3 | bool | None = shape(
         "A shard [voxels], a power of two of chunks along each axis; {auto} chooses one of at most 512 MiB before compression, {none} makes each chunk a file.",
         True, "{auto}", accepts_bool=True,

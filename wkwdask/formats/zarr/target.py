@@ -10,8 +10,18 @@ from wkwdask.errors import ExistsError, FormatError, MetadataWarning, Unsupporte
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
-from wkwdask.formats.zarr.documents import FILE_NAME, VIEW_MARK, array_record, format_document, new_axes
-from wkwdask.formats.zarr.encoding import BLOSC, ArrayEncoding, blosc_of, checked_dtype, choose_encoding, describe, journal_settings, with_defaults_from
+from wkwdask.formats.zarr.documents import FILE_NAME, INNER_BOX, VIEW_MARK, array_record, format_document, new_axes
+from wkwdask.formats.zarr.encoding import (
+    BLOSC,
+    ArrayEncoding,
+    blosc_of,
+    checked_dtype,
+    choose_encoding,
+    describe,
+    journal_settings,
+    spliced_encoding,
+    with_defaults_from,
+)
 from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import (
     DEFAULT_VERSION,
@@ -28,6 +38,7 @@ from wkwdask.formats.zarr.ngff import (
 from wkwdask.formats.zarr.ngff_copy import NgffGroup, moved_entry
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, read_attributes, read_image, stated_axes
 from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.vectors import minus
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
@@ -71,22 +82,27 @@ class NgffTarget(TargetFolder):
         dtype = checked_dtype(first.dtype)
         is_label = (self.destination.category or guess_category(dtype, first.num_channels)) == "segmentation"
         entry = self._copied_entry(first, version, like)
+        axes = new_axes(first.num_channels) if entry is None else like.codec.axes  # type: ignore[union-attr]
+        blosc = blosc_of(like) if options.compression is None else BLOSC
+        options = with_defaults_from(options, like)
+        encodings = [
+            spliced_encoding(spec, options, version, axes) or replace(choose_encoding(spec, options, version, axes, is_label=is_label), blosc=blosc)
+            for spec in specs
+        ]
         if entry is None:
             # An explicit voxel size comes first, so that a mismatch with the existing image is reported.
             size = self.destination.required_voxel_size_nm or next(iter(sizes.values()), None) or self.destination.source_voxel_size_nm
             if size is None:
                 raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
-            levels = [pyramid_level(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
+            corners = (encoding.origin or spec.box.topleft for spec, encoding in zip(specs, encodings, strict=True))
+            levels = [pyramid_level(spec.box.mag.name, spec.box.mag, corner, size) for spec, corner in zip(specs, corners, strict=True)]
             edit, lost = self._edit(first, levels, version, is_label=is_label)
-            paths, axes = [level.path for level in levels], new_axes(first.num_channels)
+            paths = [level.path for level in levels]
         else:
-            size, paths, axes = _base_size(entry, first.box.mag), [entry["path"]], like.codec.axes  # type: ignore[union-attr]
+            size, paths = _base_size(entry, first.box.mag), [entry["path"]]
             edit, lost = self._copied_edit(entry, first, version, like)
         self._check_label(first, edit, is_label=is_label)
         folders = tuple(f"{self.folder}/{path}" for path in paths)
-        blosc = blosc_of(like) if options.compression is None else BLOSC
-        options = with_defaults_from(options, like)
-        encodings = [replace(choose_encoding(spec, options, version, axes, is_label=is_label), blosc=blosc) for spec in specs]
         targets = tuple(_target_array(folder, spec, encoding, source) for folder, spec, encoding in zip(folders, specs, encodings, strict=True))
         if size is not None:
             self._check_voxel_size(size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)})
@@ -116,7 +132,7 @@ class NgffTarget(TargetFolder):
             return None
         scale = scale_of(entry)
         path = next((other["path"] for other in self._entries if len(scale) > 1 and scale_of(other) == scale), None)
-        moves = {letter: low - before for letter, low, before in zip("xyz", spec.box.topleft, like.box.topleft, strict=True)}
+        moves = {letter: low - before for letter, low, before in zip("xyz", spec.box.topleft, like.origin, strict=True)}
         return moved_entry(entry, path or (spec.box.mag.name if "/" in level.key else level.key), [moves.get(letter, 0) for letter in axes])
 
     def _copied_edit(self, entry: dict[str, Any], spec: LevelSpec, version: str, like: Any) -> tuple[NgffEdit, list[Warning]]:
@@ -235,20 +251,23 @@ def _base_size(entry: Mapping[str, Any], mag: Mag) -> Lengths | None:
 
 
 def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding, source: Node | None = None, *, keeps_place: bool = True) -> TargetArray:
-    """Return a new array as a target; its element 0 is the lowest voxel of its box. A copy has attributes and names of axes of its source."""
-    store, box = open_store(folder), spec.box
-    attributes = {**({} if source is None else source.attributes), **({"mag": list(box.mag.factors), "offset_vx": list(box.topleft)} if keeps_place else {})}
-    attributes.pop(VIEW_MARK, None)
+    """Return a new array as a target, which may begin before its box. A copy has attributes and names of axes of its source."""
+    store, box, origin = open_store(folder), spec.box, encoding.origin or spec.box.topleft
+    attributes = {} if source is None else {name: value for name, value in source.attributes.items() if name not in (VIEW_MARK, INNER_BOX)}
+    attributes |= {"mag": list(box.mag.factors), "offset_vx": list(origin)} if keeps_place else {}
+    if origin != box.topleft:
+        attributes[INNER_BOX] = [*minus(box.topleft, origin), *box.size]
+    size = minus(box.bottomright, origin)
     if encoding.version == 2:
-        documents = {".zarray": encoding.document_v2(box.size), ".zattrs": attributes}
+        documents = {".zarray": encoding.document_v2(size), ".zattrs": attributes}
     else:
-        documents = {FILE_NAME: encoding.document(box.size, attributes)}
+        documents = {FILE_NAME: encoding.document(size, attributes)}
         names = None if source is None else source.document.get("dimension_names")
         if names is not None and len(names) == len(encoding.axes):
             documents[FILE_NAME]["dimension_names"] = names
     name = next(iter(documents))
     array = zarr_array(store, name, documents[name], encoding.axes, is_new=True)
-    array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=box.topleft))
+    array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=origin), part=box if origin != box.topleft else None)
     return TargetArray(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
 
 
