@@ -274,6 +274,7 @@ NAMES_FORMATS = {
     "api.to_zarr": "to_zarr",
     "api.zarr_views": "zarr_view, n5_as_zarr, n5_store",
     "viewer.demo": "makes a dataset of WEBKNOSSOS",
+    "viewer.layers": "serves layers as Zarr",
     "xarray.accessor": "xarray's accessor",
     "xarray.backend": "xarray's engines",
     # pictures and arrays in files, which no registry lists

@@ -370,6 +370,11 @@ class ArrayFormat:
         self.check_writable(url)
         return self.find(url)
 
+    def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
+        """Return the scheme of URLs by which Neuroglancer reads the stored files of an image and its levels, None if it cannot."""
+        del image, volumes
+        return None
+
     def why_not_removable(self, image: Image) -> str:
         """Return why no level of an image can be removed, an empty string if they can."""
         del image

@@ -245,7 +245,7 @@ def _find_volumes(
         if volume is None:
             continue
         voxel_size = voxel_size or candidate.voxel_size_of(volume)
-        if _is_segmentation(candidate, volume):
+        if is_segmentation(candidate, volume):
             segmentation = segmentation or volume
         else:
             image = image or volume
@@ -279,7 +279,8 @@ def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredArray | Non
     return layer.volume(fine_enough[-1] if fine_enough else readable[0])
 
 
-def _is_segmentation(layer: Image, volume: StoredArray) -> bool:
+def is_segmentation(layer: Image, volume: StoredArray) -> bool:
+    """Return whether a layer has ids, as its dataset says or its data type suggests."""
     if layer.category is not None:
         return layer.category == "segmentation"
     return volume.dtype.kind in "iu" and volume.dtype.itemsize >= 4

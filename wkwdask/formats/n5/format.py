@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import Url
     from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import TargetImage
+
+
+_SHOWN_CODECS = ("raw", "gzip", "zstd", "blosc")  # Neuroglancer, src/datasource/n5
 
 
 class N5Format(ArrayFormat):
@@ -48,6 +52,13 @@ class N5Format(ArrayFormat):
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         return resolved_images(url, find_n5_layers(url))
+
+    def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
+        del image
+        if any(any(volume.origin) for volume in volumes):  # Neuroglancer shows voxel 0 at 0
+            return None
+        encodings = [volume.codec.shared_encoding for volume in volumes]
+        return self.name if all(each is not None and each.compression.startswith(_SHOWN_CODECS) for each in encodings) else None
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external

@@ -12,6 +12,7 @@ from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_prec
 from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.target import target_volume
+from wkwdask.formats.precomputed.writable import viewer_warnings
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
 from wkwdask.model.image import ResolvedUrl
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import TargetImage
 
 
@@ -56,6 +58,11 @@ class PrecomputedFormat(ArrayFormat):
         image = open_precomputed_layer(url)
         info, levels = image.details.info, sorted(image.selected, key=lambda level: int(level.details.index))
         return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
+
+    def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
+        channels = image.details.info.num_channels
+        is_shown = all(not any(viewer_warnings(level.details, volume.dtype.name, channels)) for level, volume in zip(image.levels, volumes, strict=True))
+        return self.name if is_shown else None
 
     def target(self, destination: Destination) -> TargetImage:
         return target_volume(destination)

@@ -71,7 +71,7 @@ def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, fo
         problems.append(f"{scale.encoding} changes the ids of a segmentation: choose compressed_segmentation, or force=True if that is what you want")
     if problems:
         raise ValueError(f"scale {scale.key!r}: " + "; ".join(problems))
-    return list(_viewer_warnings(scale, name, num_channels))
+    return list(viewer_warnings(scale, name, num_channels))
 
 
 def _volume_problems(dtype: str, num_channels: int, kind: str) -> Iterator[str]:
@@ -146,7 +146,8 @@ def _sharding_problems(scale: Scale, sharding: Sharding) -> Iterator[str]:
         )
 
 
-def _viewer_warnings(scale: Scale, dtype: str, num_channels: int) -> Iterator[str]:
+def viewer_warnings(scale: Scale, dtype: str, num_channels: int) -> Iterator[str]:
+    """Yield the reasons why Neuroglancer does not show a scale correctly."""
     if any(max(chunk) > _MAX_TEXTURE for chunk in (scale.chunk_size, *scale.chunk_sizes)):
         yield f"Neuroglancer cannot show chunks with a side of more than {_MAX_TEXTURE} voxels, and this scale has chunks of {scale.chunk_size}"
     if scale.encoding == "png" and dtype == "uint16" and num_channels > 1:

@@ -187,14 +187,18 @@ class WkwFile:
 
     def nonzero_codes(self, level: int) -> npt.NDArray[np.int64]:
         """Return the Morton codes of all blocks except those stored as the encoder stores zeros; no block is decoded."""
-        header, bounds = self.header, self.all_bounds()
-        is_nonzero = np.ones(header.blocks_per_file, np.bool_)
+        return np.flatnonzero(self.are_nonzero(self.all_bounds(), level))
+
+    def are_nonzero(self, bounds: npt.NDArray[np.int64], level: int) -> npt.NDArray[np.bool_]:
+        """Return which of some consecutive blocks are not stored as the encoder stores zeros."""
+        header = self.header
+        is_nonzero = np.ones(len(bounds) - 1, np.bool_)
         if header.is_compressed:
             zero = zero_encoding(header.block_nbytes, header.block_type, level)
             candidates = np.flatnonzero(np.diff(bounds) == zero.size)
             for run in np.split(candidates, np.flatnonzero(np.diff(candidates) != 1) + 1):
                 is_nonzero[run] = len(run) > 0 and not self.is_all_zero(bounds[run[0] : run[-1] + 2], zero)
-        return np.flatnonzero(is_nonzero)
+        return is_nonzero
 
     def _where(self, located: BlockLocations, page: int, n: int) -> tuple[str, int]:
         """Name a block in an error message, with its stored size."""

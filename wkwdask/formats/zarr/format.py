@@ -11,9 +11,11 @@ from wkwdask.errors import TransformationWarning
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
 from wkwdask.formats.wkw.folder import HEADER_NAME
-from wkwdask.formats.zarr.documents import array_record
+from wkwdask.formats.zarr.codec import ZarrCodec
+from wkwdask.formats.zarr.documents import FILE_NAME, array_record
 from wkwdask.formats.zarr.inspection import document_faults
-from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr
+from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr, read_node
+from wkwdask.formats.zarr.ngff import versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.single_file import zipped_image
@@ -28,7 +30,12 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
     from wkwdask.model.image import Image, Level, ResolvedUrl
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import LevelCopy, TargetImage
+
+
+_SHOWN_CODECS = {"blosc", "gzip", "zlib", "zstd", "crc32c"}  # Neuroglancer, src/datasource/zarr
+_SHOWN_VERSIONS = {"0.4", "0.5"}
 
 
 class ZarrFormat(ArrayFormat):
@@ -71,6 +78,13 @@ class ZarrFormat(ArrayFormat):
     def is_placed(self, url: Url) -> bool:
         """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that voxels have a position."""
         return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
+
+    def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
+        node, codecs = read_node(image.folder), [volume.codec for volume in volumes]
+        is_shown = all(isinstance(codec, ZarrCodec) and not codec.filters and {kind for kind, _ in codec.stages} <= _SHOWN_CODECS for codec in codecs)
+        if node is None or not is_shown or (image.key is None and not set(versions_of(node.attributes)) <= _SHOWN_VERSIONS):
+            return None
+        return "zarr3" if node.record == FILE_NAME else "zarr2"
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external

@@ -174,20 +174,23 @@ class NgffImage:
     """Transformations that are not applied."""
 
 
-def check_version(attributes: Mapping[str, Any], source: str) -> None:
-    """Raise UnsupportedError for an image of an unknown version."""
+def versions_of(attributes: Mapping[str, Any]) -> list[str]:
+    """Return the versions that the attributes of a group state for its images; none if there are no images."""
     ome = ome_of(attributes)
     listed = ome.get("multiscales")
     images = [image for image in listed if isinstance(image, dict)] if isinstance(listed, list) else []
-    if not images:
-        return
-    versions = [str(entry["version"]) for entry in (ome, *images) if entry.get("version") is not None]
+    return [str(entry["version"]) for entry in (ome, *images) if entry.get("version") is not None] if images else []
+
+
+def check_version(attributes: Mapping[str, Any], source: str) -> None:
+    """Raise UnsupportedError for an image of an unknown version."""
+    versions = versions_of(attributes)
     unknown = next((version for version in versions if not _KNOWN_VERSION.fullmatch(version)), None)
     if unknown is None:
         return
     path = "ARRAY"
     with contextlib.suppress(LookupError, TypeError):
-        path = str(images[0]["datasets"][0]["path"])
+        path = str(attributes.get("ome", attributes)["multiscales"][0]["datasets"][0]["path"])
     raise UnsupportedError(
         f"{source}: found an OME-NGFF image with version {unknown!r}, expected one of version 0.1 to 0.6; "
         f"zarr://{source}/{path} opens one of its arrays, without voxel size and position"

@@ -98,7 +98,7 @@ class VirtualGroup:
         self.add_group(path, layer_attributes(layer, levels, volumes[0]))
 
     def add_array(self, path: str, volume: StoredArray, chunk_shape: Vec3 | None) -> None:
-        array = VirtualArray(relative_to(volume, volume.box.topleft), chunk_shape or _choose_chunk_shape(volume))
+        array = VirtualArray(relative_to(volume, volume.box.topleft), chunk_shape or choose_chunk_shape(volume))
         self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft)).encode()
         self.arrays[path] = array
 
@@ -107,7 +107,7 @@ def _joined(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _choose_chunk_shape(volume: StoredArray) -> Vec3:
+def choose_chunk_shape(volume: StoredArray) -> Vec3:
     """Choose chunks of about 1 MiB, multiples of the stored ones. If the box begins inside a stored chunk, larger chunks decode fewer stored chunks twice."""
     shape = list(volume.chunk_shape)
     nbytes = volume.num_channels * volume.dtype.itemsize

@@ -1,0 +1,216 @@
+"""``wkwdask view``: the bytes that its server sends, as tensorstore and zarr-python read them over http, and the requests that it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import wkwdask
+from wkwdask.viewer.layers import layers_of
+from wkwdask.viewer.server import ViewerServer, parse_range
+
+CLIENT = {"index.html": __file__}
+
+
+@contextmanager
+def serving(sources, **options):
+    """Serve sources from a thread."""
+    loop, started, server = asyncio.new_event_loop(), threading.Event(), []
+
+    def run():
+        asyncio.set_event_loop(loop)
+        server.append(ViewerServer(sources, lambda base: f"!{base}", CLIENT, **options))
+        server[0].start()
+        loop.call_soon(started.set)
+        loop.run_forever()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait()
+    try:
+        yield server[0]
+    finally:
+        asyncio.run_coroutine_threadsafe(server[0].stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def ask(server, path, method="GET", **headers):
+    """Send a request without the checks of a client library."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, answer.read(), dict(answer.getheaders())
+    finally:
+        connection.close()
+
+
+def _voxels(dtype, channels, shape):
+    random = np.random.default_rng(1)
+    voxels = random.integers(0, 9, (channels, *shape)).astype(dtype).repeat(1, 1)
+    voxels[:, :16, :16, :16] = 0
+    return voxels
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "compression", "block_len"),
+    [("uint8", 1, "lz4hc", 16), ("uint8", 3, "lz4", 8), ("uint64", 1, "lz4", 16), ("float32", 2, "raw", 8), ("uint8", 1, "raw", 1), ("int16", 1, "lz4", 1)],
+)
+def test_other_software_reads_served_wkw(tmp_path, dtype, channels, compression, block_len):
+    tensorstore = pytest.importorskip("tensorstore")
+    voxels = _voxels(dtype, channels, (70, 37, 50) if block_len > 1 else (9, 7, 5))
+    topleft = (300, 130, 259)
+    wkwdask.to_wkw(voxels, tmp_path / "1", offset=topleft, block_len=block_len, file_len=4 if block_len > 1 else 32, compression=compression)
+    (layer,) = layers_of(tmp_path / "1", (), None)
+    assert not layer.is_decoded
+    (array,) = layer.source.arrays.values()
+    with serving([layer.source]) as server:
+        base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/1/"
+        opened = tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True).result()
+        low = np.subtract(topleft, array.topleft)[::-1]
+        inside = tuple(slice(a, None) for a in low)
+        found = np.asarray(opened[(slice(None), *inside) if channels > 1 else inside].read().result())
+        np.testing.assert_array_equal(found.reshape(channels, *found.shape[-3:]).transpose(0, 3, 2, 1), voxels)
+
+
+def test_zarr_python_reads_served_wkw(tmp_path):
+    zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+    pytest.importorskip("aiohttp")
+    voxels = _voxels("uint16", 2, (40, 33, 20))
+    wkwdask.to_wkw(voxels, tmp_path / "1", offset=(0, 0, 0), block_len=8, file_len=2, compression="lz4")
+    (layer,) = layers_of(tmp_path / "1", (), None)
+    with serving([layer.source]) as server:
+        found = zarr.open_array(f"http://127.0.0.1:{server.port}/{server.token}/data/0/1", mode="r", zarr_format=3)[...]
+    np.testing.assert_array_equal(found.transpose(0, 3, 2, 1), voxels)
+
+
+def test_types_that_no_viewer_knows_are_decoded(tmp_path):
+    tensorstore = pytest.importorskip("tensorstore")
+    voxels = _voxels("float64", 1, (20, 30, 10))
+    wkwdask.to_wkw(voxels, tmp_path / "1", offset=(5, 6, 7))
+    (layer,) = layers_of(tmp_path / "1", (), None)
+    assert layer.is_decoded
+    with serving([layer.source]) as server:
+        base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/1/"
+        found = tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True).result().read().result()
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found.T, voxels[0])
+
+
+@pytest.mark.parametrize(("sharded", "compression"), [(False, "gzip"), (True, None)], ids=["gz files", "shards"])
+def test_precomputed_passes_through(tmp_path, sharded, compression):
+    tensorstore = pytest.importorskip("tensorstore")
+    voxels = _voxels("uint32", 1, (40, 30, 20))
+    wkwdask.to_precomputed(
+        voxels, tmp_path / "v", voxel_size=(8, 8, 8), shard_shape=sharded, compression=compression, chunk_shape=(16, 16, 16), offset=(1, 2, 3)
+    )
+    (layer,) = layers_of(f"precomputed://{tmp_path}/v", (), None)
+    assert (layer.scheme, layer.is_decoded) == ("precomputed", False)
+    with serving([layer.source]) as server:
+        base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/"
+        found = tensorstore.open({"driver": "neuroglancer_precomputed", "kvstore": base}, read=True, open=True).result().read().result()
+    np.testing.assert_array_equal(np.asarray(found)[..., 0], voxels[0])
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory):
+    """An N5 volume with a link out of its folder, beside a secret."""
+    folder = tmp_path_factory.mktemp("outside")
+    wkwdask.to_n5(np.ones((20, 20, 20), np.uint8), folder / "v.n5" / "em" / "s0", compression="raw", voxel_size=(8, 8, 8))
+    (folder / "secret").write_text("secret")
+    (folder / "v.n5" / "em" / "link").symlink_to(folder / "secret")
+    (folder / "v.n5" / "em" / "s0" / "9").symlink_to(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(volume):
+    (layer,) = layers_of(f"n5://{volume}/v.n5/em", (), None)
+    assert (layer.scheme, layer.is_decoded) == ("n5", False)
+    with serving([layer.source]) as running:
+        yield running
+
+
+def test_files_and_their_ranges_are_sent(server, volume):
+    path, whole = f"/{server.token}/data/0/s0/0/0/0", (volume / "v.n5/em/s0/0/0/0").read_bytes()
+    assert ask(server, path)[:2] == (200, whole)
+    assert ask(server, path, "HEAD")[:2] == (200, b"")
+    status, body, headers = ask(server, path, Range="bytes=3-9")
+    assert (status, body, headers["Content-Range"]) == (206, whole[3:10], f"bytes 3-9/{len(whole)}")
+    assert ask(server, path, Range="bytes=-5")[:2] == (206, whole[-5:])
+    assert ask(server, path, Range=f"bytes=2-{10**18}")[:2] == (206, whole[2:])
+    assert ask(server, path, Range="bytes=0-1,5-6")[0] == 416
+    assert ask(server, path, Range=f"bytes={len(whole)}-")[0] == 416
+    assert "Access-Control-Allow-Origin" not in headers
+    assert ask(server, f"/{server.token}/v/0/")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/TOKE/", "/wrong/data/0/attributes.json", "/TOKEN", "/TOKEN/data/0/", "/TOKEN/data/1/attributes.json", "/TOKEN/data/0/link",
+        "/TOKEN/data/0/s0/9/secret", "/TOKEN/data/0/../../secret", "/TOKEN/data/0/..%2f..%2fsecret", "/TOKEN/data/0/%2e%2e/%2e%2e/secret",
+        "/TOKEN/data/0/%252e%252e/secret", "/TOKEN/data/0/..\\..\\secret", "/TOKEN/data/0//etc/passwd", "/TOKEN/data/0/%2fetc%2fpasswd", "/TOKEN/data/0/s0",
+        "/TOKEN/data/0/s0/./0/0/0", "/TOKEN/data/0/attributes.json%00", "/TOKEN/v/0/../../data", "/TOKEN/v/0/%2e%2e%2fserver.py", "/TOKEN/v/0/main.map",
+        "/TOKEN/v/0//etc/passwd", "/TOKEN/state/0", "/TOKEN/data/00000000000000000000000/attributes.json", f"/TOKEN/data/0/{'a' * 3000}",
+    ],
+)  # fmt: skip
+def test_nothing_else_is_found(server, path):
+    status, body, _ = ask(server, path.replace("TOKEN", server.token))
+    assert status == 404
+    assert b"root:" not in body
+    assert body != b"secret"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil.example", "", "0.0.0.0", "[::2]"])
+def test_other_host_names_are_refused(server, host):
+    assert ask(server, f"/{server.token}/data/0/attributes.json", Host=host)[0] in (400, 403)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:99", "[::1]:80"])
+def test_the_first_page_names_the_host_that_was_asked(server, host):
+    status, _, headers = ask(server, f"/{server.token}/", Host=host)
+    assert (status, headers["Location"]) == (302, f"v/0/#!http://{host}/{server.token}/data")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
+def test_other_methods_are_refused(server, method):
+    assert ask(server, f"/{server.token}/data/0/attributes.json", method)[0] == 405
+
+
+def test_only_a_named_origin_may_read(volume):
+    (layer,) = layers_of(f"n5://{volume}/v.n5/em", (), None)
+    with serving([layer.source], cors="https://viewer.example") as running:
+        headers = ask(running, f"/{running.token}/data/0/attributes.json", Origin="https://evil.example")[2]
+    assert headers["Access-Control-Allow-Origin"] == "https://viewer.example"
+
+
+def test_clients_that_send_nothing_keep_nobody_waiting(server):
+    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
+    try:
+        for each in slow:
+            each.sendall(f"GET /{server.token}/ HTTP/1.1\r\nHost: local".encode())
+        assert ask(server, f"/{server.token}/data/0/attributes.json")[0] == 200
+    finally:
+        for each in slow:
+            each.close()
+
+
+def test_it_listens_on_loopback_only(server):
+    assert server._sockets[0].getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("header", ["bytes=5-2", "bytes=--5", "bytes=-", "bytes=-0", "bytes=x-3", "items=0-3", "bytes=99999999999999999999999999999-"])
+def test_invalid_ranges(header):
+    assert parse_range(header, 10) is None

@@ -1,0 +1,145 @@
+"""Layers that are shown in a browser: how their files are served, and what the first view needs to know of them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.opening import find, format_of_image
+from wkwdask.formats.zarr.served import SHOWN_TYPES, serve_image
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.store import files
+from wkwdask.store.content import Content, ContentSource, FileContent
+from wkwdask.store.paths import is_below, is_on_disk, is_valid_path
+from wkwdask.store.store import open_store
+from wkwdask.viewer.preview import is_segmentation, read_slice
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
+    from wkwdask.model.levels import Lengths
+    from wkwdask.model.store import Store
+    from wkwdask.model.stored_array import StoredArray
+
+_ENCODINGS = {"": "", ".gz": "gzip", ".br": "br"}
+_SAMPLE_PIXELS = (256, 256)
+_PERCENTILES = (0.5, 99.5)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFolder(ContentSource):
+    """Folder whose files are served unchanged; links may not lead out of it, or out of the folders of its levels."""
+
+    store: Store
+    roots: tuple[str, ...]
+    """Folders with links resolved."""
+
+    def open(self, key: str) -> Content | None:
+        if not is_valid_path(key) or any(part in ("", ".", "..") for part in key.split("/")):
+            return None
+        for suffix, encoding in _ENCODINGS.items():
+            path = files.realpath(self.store.path_of(key + suffix))
+            if files.isfile(path) and any(is_below(path, root) for root in self.roots):
+                file = self.store.open(key + suffix)
+                if file is not None:
+                    return FileContent(file, encoding)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLayer:
+    """A layer in the viewer."""
+
+    name: str
+    source: ContentSource
+    scheme: str
+    """Scheme of its URL in Neuroglancer."""
+    is_segmentation: bool
+    is_decoded: bool
+    """Whether chunks are decoded by the server, because no viewer can read them."""
+    box: BoundingBox
+    """Bounding box [voxels of mag 1]."""
+    voxel_size_nm: Lengths | None
+    num_channels: int
+    dtype: np.dtype[np.generic]
+    coarsest: StoredArray
+    """Mag from which the contrast is sampled."""
+
+    def contrast(self) -> tuple[float, float] | None:
+        """Return the range of most values in a slice through the middle, None if it has no two values."""
+        with suppress(FormatError, MissingError, UnsupportedError, ModuleNotFoundError):
+            values = read_slice(self.coarsest, self.box, "x", "y", _SAMPLE_PIXELS, are_ids=False)
+            inside = values[np.isfinite(values) & (values != 0)]
+            if inside.size:
+                low, high = (float(n) for n in np.percentile(inside, _PERCENTILES))
+                return (low, high) if low < high else None
+        return None
+
+
+def layers_of(url: str | os.PathLike[str], names: Sequence[str], mag: Mag | None) -> list[ShownLayer]:
+    """Open the layers of a dataset, or a layer, mag, volume or array; ``names`` selects layers, none for all."""
+    resolved = find(url)
+    chosen = [resolved.choose(name) for name in names] or [resolved.readable(image) for image in resolved.layers]
+    layers = [layer for image in chosen if (layer := _shown(image, mag or resolved.mag)) is not None]
+    if not layers:
+        if resolved.invalid_layers:
+            resolved.invalid_layers[0].raise_error()
+        raise MissingError(f"{resolved.path}: no layer with voxels to show" + (f" in mag {mag}" if mag is not None else ""))
+    return layers
+
+
+def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
+    volumes = _open_mags(image, mag)
+    if not volumes:
+        return None
+    finest, *_, coarsest = [*volumes.values()] * 2
+    has_labels = is_segmentation(image, finest)
+    scheme = None if mag is not None else _scheme(image, list(volumes.values()))
+    if scheme is not None:
+        roots = tuple(files.realpath(folder) for folder in (image.folder, *(level.folder for level in image.levels)))
+        source: ContentSource = ServedFolder(open_store(image.folder), roots)
+        is_decoded = False
+    else:
+        source = served = serve_image(image, volumes, is_segmentation=has_labels)
+        scheme, is_decoded = "zarr3", served.is_decoded
+    box = finest.box.in_mag(MAG_1)
+    size = image.voxel_size_of(finest) or image.voxel_size_nm
+    return ShownLayer(image.name, source, scheme, has_labels, is_decoded, box, size, finest.num_channels, finest.dtype, coarsest)
+
+
+def _open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
+    """Open the levels of an image with voxels; those that cannot be opened are left out if there are others."""
+    if not image.mags:  # an array without a position in space
+        volume = image.volume(mag)
+        return {} if volume.box.is_empty else {volume.box.mag: volume}
+    volumes: dict[Mag, StoredArray] = {}
+    error: Exception | None = None
+    for candidate in image.mags:
+        if mag not in (None, candidate) or (image.key is not None and image.mag != candidate):
+            continue
+        try:
+            volume = image.volume(candidate)
+        except (FormatError, MissingError, UnsupportedError, ModuleNotFoundError) as its_error:
+            error = its_error
+            continue
+        if not volume.box.is_empty:
+            volumes[candidate] = volume
+    if not volumes and error is not None and not isinstance(error, MissingError):
+        raise error
+    return volumes
+
+
+def _scheme(image: Image, volumes: Sequence[StoredArray]) -> str | None:
+    """Return the scheme by which the viewer reads the files of an image, None if they must be decoded."""
+    is_plain = image.container is None and not image.key and is_on_disk(image.folder) and len(volumes) == len(image.levels)
+    if not is_plain or any(volume.dtype.name not in SHOWN_TYPES or volume.channels is not None for volume in volumes):
+        return None
+    return format_of_image(image).viewer_scheme(image, volumes)
