@@ -102,15 +102,15 @@ def serving(folder: str | os.PathLike[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def browsing(url: str) -> Iterator[None]:
-    """Open a page in a headless browser with a fresh profile; the browser and all its processes end with the block."""
+def browsing(url: str, *flags: str) -> Iterator[str]:
+    """Open a page in a headless browser with a fresh profile, the folder that is yielded; the browser and all its processes end with the block."""
     browser = next(filter(None, map(shutil.which, BROWSERS)))
     with tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True) as profile:
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # it ends with this process even if that is killed
-        command = [*guard, browser, *_FLAGS, f"--user-data-dir={profile}", url]
+        command = [*guard, browser, *_FLAGS, *flags, f"--user-data-dir={profile}", url]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
-            yield
+            yield profile
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -33,6 +33,8 @@ SKIPPED = {
     'import wkwdask\n\nsource = "precomputed://https://host/em"': "a server; tests of remote verbs run it",
     'wkwdask.sample("n5://s3://bucket/volume.n5/em/s0"': "a bucket",
     "python3 -m venv .venv ": "installs from the network",
+    "python3 -m pip install ": "installs from the network",
+    "wkwdask view ": "serves until it is interrupted",
     "wkwdask demo demo-dataset": "runs first",
     "wkwdask submit ": "SLURM",
     "wkwdask status demo-dataset --follow": "a job of SLURM to follow",

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, copies, datasets, segmentations, warmup
+from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, copies, datasets, segmentations, view, warmup
 from wkwdask.cli.completion import complete_parameters
 from wkwdask.cli.messages import on_command_line, register_options
 
@@ -33,6 +33,7 @@ def cli(debug: bool) -> None:
     Make a demo dataset        wkwdask demo
     Show a dataset             wkwdask info DATASET
     Draw a preview             wkwdask preview DATASET -o picture.png
+    Show it in a browser       wkwdask view DATASET
     Convert images and arrays  wkwdask convert sections/ DATASET --voxel-size 4,4,35
     Build coarser mags         wkwdask pyramid DATASET --layer color
     Build finer mags           wkwdask upsample DATASET --layer prediction
@@ -63,7 +64,7 @@ def cli(debug: bool) -> None:
             stream.reconfigure(errors="backslashreplace")  # file names and texts of records may contain characters that the terminal cannot encode
 
 
-for module in (commands, datasets, convert, copies, apply, analysis, segmentations, checks, cluster, warmup):
+for module in (commands, datasets, convert, copies, apply, analysis, segmentations, checks, cluster, view, warmup):
     for command in module.COMMANDS:
         cli.add_command(command)
 complete_parameters(cli)

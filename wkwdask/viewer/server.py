@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from wkwdask.store.content import Content, ContentSource
 
 CONTENT_TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm", ".map": "application/json"}
-_HOSTS = {"127.0.0.1", "localhost", "::1"}
+_ADDRESS = "127.0.0.1"
+_HOSTS = {_ADDRESS, "localhost", "::1"}
 _PIECE_NBYTES = 1 << 20  # read and sent at once
 _HEADER_SECONDS = 30  # in which a client must send a request
 _SEND_SECONDS = 60  # in which a client must take a piece
@@ -75,21 +76,19 @@ class ViewerServer:
             log_function=lambda _: None,
         )
         self._server = HTTPServer(application, idle_connection_timeout=_HEADER_SECONDS, max_header_size=16 << 10, max_body_size=1, max_buffer_size=4 << 20)
-        self._sockets = bind_sockets(port, "127.0.0.1")
-
-    @property
-    def port(self) -> int:
-        """Port on the loopback interface."""
-        return int(self._sockets[0].getsockname()[1])
+        self.port = port
+        """Port on the loopback interface; 0 becomes a free one when the server starts."""
 
     @property
     def url(self) -> str:
         """URL of the first page; who has it may read the layers."""
-        return f"http://127.0.0.1:{self.port}/{self.token}/"
+        return f"http://{_ADDRESS}:{self.port}/{self.token}/"
 
     def start(self) -> None:
         """Begin to answer requests."""
-        self._server.add_sockets(self._sockets)
+        sockets = bind_sockets(self.port, _ADDRESS)
+        self.port = int(sockets[0].getsockname()[1])
+        self._server.add_sockets(sockets)
 
     async def stop(self) -> None:
         """Close all connections."""

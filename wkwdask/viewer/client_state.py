@@ -1,0 +1,63 @@
+"""First state of Neuroglancer for some layers, as the JSON in the fragment of its URL."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.levels import Lengths
+    from wkwdask.viewer.layers import ShownLayer
+
+_PIXELS = 350  # edge of a panel that shows a whole section
+
+
+def make_state(layers: Sequence[ShownLayer], position: Vec3 | None, shader: str | None) -> dict[str, Any]:
+    """Return a state whose sources are the numbers of layers: segmentations over images, around the middle of the first layer."""
+    size = next((layer.voxel_size_nm for layer in layers if layer.voxel_size_nm is not None), None)
+    box = layers[0].box
+    smallest = min(size or (1.0,))
+    extent = max(n * s for n, s in zip(box.size[:2], size or (1.0, 1.0), strict=False)) / smallest
+    depth = max(n * s for n, s in zip(box.size, size or (1.0, 1.0, 1.0), strict=True)) / smallest
+    center = [t + n // 2 + 0.5 for t, n in zip(box.topleft, box.size, strict=True)]
+    order = sorted(range(len(layers)), key=lambda n: layers[n].is_segmentation)
+    entries = [{"source": n, **_layer(layers[n], shader)} for n in order]
+    for name in {entry["name"] for entry in entries}:  # several datasets may have layers of one name
+        same = [entry for entry in entries if entry["name"] == name]
+        for n, entry in enumerate(same[1:], 2):
+            entry["name"] = f"{name} {n}"
+    return {
+        "dimensions": _dimensions(size),
+        "position": center if position is None else [n + 0.5 for n in position],
+        "crossSectionScale": max(extent / _PIXELS, 0.05),
+        "projectionScale": max(depth * 1.5, 1.0),
+        "layers": entries,
+        "layout": "4panel",
+        "selectedLayer": {"layer": entries[0]["name"], "visible": False},
+    }
+
+
+def _dimensions(size: Lengths | None) -> dict[str, Any]:
+    return {axis: [1, ""] if size is None else [size[n] / 1e9, "m"] for n, axis in enumerate("xyz")}
+
+
+def _layer(layer: ShownLayer, shader: str | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"type": "segmentation" if layer.is_segmentation else "image", "name": layer.name}
+    if layer.is_segmentation:
+        return {**entry, "selectedAlpha": 0.4, "notSelectedAlpha": 0.15, "hideSegmentZero": True}
+    contrast = layer.contrast()
+    if contrast is not None:
+        is_integer = layer.dtype.kind in "iu"
+        low, high = (int(n) if is_integer else n for n in contrast)
+        entry["shaderControls"] = {"normalized": {"range": [low, max(high, low + 1) if is_integer else high]}}
+    return {**entry, "shader": shader or "#uicontrol invlerp normalized\nvoid main() {\n  emitGrayscale(normalized());\n}\n"}
+
+
+def format_fragment(state: dict[str, Any], layers: Sequence[ShownLayer], base: str) -> str:
+    """Return the fragment of a URL for a state; ``base`` is the URL below which the layers are served, each by its number."""
+    entries = [{**entry, "source": f"{layers[entry['source']].scheme}://{base}/{entry['source']}/"} for entry in state["layers"]]
+    return "!" + quote(json.dumps({**state, "layers": entries}))
