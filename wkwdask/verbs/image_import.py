@@ -17,7 +17,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import local_path
-from wkwdask.verbs.converted import ConvertedVolume
+from wkwdask.streams.converted import ConvertedVolume
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
 from wkwdask.verbs.sources import VolumeSelection, box_setting, cropped, stage_level, token_of
 

@@ -19,7 +19,7 @@ from wkwdask.model.target_image import Destination
 from wkwdask.plans.cells import SparseCells
 from wkwdask.runs.staged import finish_interrupted_publication, stage
 from wkwdask.store import files
-from wkwdask.verbs.converted import converted
+from wkwdask.streams.converted import converted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

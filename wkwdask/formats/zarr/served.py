@@ -20,10 +20,10 @@ from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_doc
 from wkwdask.formats.zarr.ngff import image_attributes, multiscale, pyramid_level
 from wkwdask.formats.zarr.views import VirtualArray, choose_chunk_shape
 from wkwdask.geometry import morton
-from wkwdask.model.converted import ConvertedVolume
 from wkwdask.model.volume import relative_to
 from wkwdask.store.content import BytesContent, Content
 from wkwdask.store.lru import LruCache
+from wkwdask.streams.converted import ConvertedVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ class FramedMag:
         if header.num_channels > 1:  # the channels of a voxel are adjacent: from the axes c, z, y, x to z, y, x, c
             codecs.insert(0, {"name": "transpose", "configuration": {"order": [1, 2, 3, 0]}})
         index = [{"name": "bytes", "configuration": {"endian": "little"}}]
-        inner = zarr_shape(header.num_channels, (header.block_len,) * 3)
+        inner = zarr_shape(new_axes(header.num_channels), header.num_channels, (header.block_len,) * 3)
         sharding = {"chunk_shape": inner, "codecs": codecs, "index_codecs": index, "index_location": "end"}
         shape = np.subtract(volume.box.bottomright, self.topleft).tolist()
         shards = [{"name": "sharding_indexed", "configuration": sharding}]
