@@ -101,3 +101,5 @@ FORMS = (
     Form("zarr-3", lambda folder, name: f"zarr://{folder}/{name}", _save_array("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
     Form("toy", lambda folder, name: f"toy://{folder}/{name}", _save_toy, "toy", lowest=0),
 )
+IMAGES = tuple(form for form in FORMS if form.name not in ("ngff-0.6", "zarr-2", "zarr-3"))
+"""Forms with levels. Single arrays have none, and OME-NGFF 0.6 has the arrays of 0.5."""

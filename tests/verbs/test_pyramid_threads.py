@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.inside import limited
 from support.strategies import vectors
-from verbs.forms import FORMS
+from verbs.forms import IMAGES
 
 import wkwdask
 from wkwdask.runs import shared_loop
@@ -32,7 +32,7 @@ def build(form, folder, array, offset, options, **scheduler):
     return files_of(folder), [(mag.minimum, mag.maximum, mag.nonzero, mag.nbytes) for mag in report.mags]
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form.name not in ("toy", "ngff-0.6")], ids=str)
+@pytest.mark.parametrize("form", [form for form in IMAGES if form.name != "toy"], ids=str)
 @settings(max_examples=10)
 @given(vectors(1, 60), st.integers(0, 99), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from(["mean", "mode", "max"]), st.integers(2, 5))
 def test_any_number_of_threads_writes_the_same_files(tmp_path_factory, form, size, seed, share_of_data, method, threads):

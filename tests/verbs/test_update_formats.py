@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import toy_format
 from verbs.cases import Case, largest_of_windows
-from verbs.forms import FORMS
+from verbs.forms import IMAGES
 from verbs.stored_path import stored_path
 
 import wkwdask
@@ -20,7 +20,7 @@ def _toy_format(monkeypatch):
     monkeypatch.setattr(registry, "_added", [toy_format.FORMAT])
 
 
-@pytest.fixture(params=[form for form in FORMS if form.name not in ("wkw", "ngff-0.6")], ids=str)
+@pytest.fixture(params=[form for form in IMAGES if form.name != "wkw"], ids=str)
 def form(request):
     if request.param.needs is not None:
         pytest.importorskip(request.param.needs)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from wkwdask.formats.zarr.array import zarr_array
+from wkwdask.formats.zarr.encoding import ArrayEncoding
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.shards import ZarrShards
-from wkwdask.formats.zarr.target import ArrayEncoding
 from wkwdask.store.store import open_store
 
 zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
@@ -28,7 +28,7 @@ def test_an_index(tmp_path):
 @pytest.mark.parametrize("compression", ["raw", "zstd", "blosc", "gzip"])
 def test_a_chunk_at_the_border(tmp_path, compression):
     """It is filled up with zeros."""
-    encoding = ArrayEncoding(np.dtype("int16"), 2, (4, 3, 2), compression, ZarrOptions(compression=compression).level_of(compression))
+    encoding = ArrayEncoding(np.dtype("int16"), 2, "czyx", (4, 3, 2), compression, ZarrOptions(compression=compression).level_of(compression))
     voxels = np.arange(2 * 3 * 3 * 1, dtype=">i2").reshape(2, 3, 3, 1)
     document = encoding.document((3, 3, 1), {})
     codecs, codec = document["codecs"], zarr_array(open_store(tmp_path), "zarr.json", document, "czyx", is_new=True).codec
