@@ -159,7 +159,7 @@ def test_files_and_their_ranges_are_sent(server, volume):
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/TOKE/", "/wrong/data/0/attributes.json", "/TOKEN", "/TOKEN/data/0/", "/TOKEN/data/1/attributes.json", "/TOKEN/data/0/link",
+        "/", "/TOKEN_/", "/wrong/data/0/attributes.json", "/TOKEN", "/TOKEN/data/0/", "/TOKEN/data/1/attributes.json", "/TOKEN/data/0/link",
         "/TOKEN/data/0/s0/9/secret", "/TOKEN/data/0/../../secret", "/TOKEN/data/0/..%2f..%2fsecret", "/TOKEN/data/0/%2e%2e/%2e%2e/secret",
         "/TOKEN/data/0/%252e%252e/secret", "/TOKEN/data/0/..\\..\\secret", "/TOKEN/data/0//etc/passwd", "/TOKEN/data/0/%2fetc%2fpasswd", "/TOKEN/data/0/s0",
         "/TOKEN/data/0/s0/./0/0/0", "/TOKEN/data/0/attributes.json%00", "/TOKEN/v/0/../../data", "/TOKEN/v/0/%2e%2e%2fserver.py", "/TOKEN/v/0/main.map",

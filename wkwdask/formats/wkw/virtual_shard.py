@@ -11,7 +11,6 @@ Specifications: c-blosc, ``README_CHUNK_FORMAT.rst``; Zarr v3, codec ``sharding_
 
 from __future__ import annotations
 
-import struct
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ from wkwdask.errors import TruncatedError
 from wkwdask.formats.wkw.file import decode_block
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry import morton
+from wkwdask.kernels.codecs.blosc_frames import frame_header
+from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES, STORED_NBYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,25 +30,12 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.stored_file import WkwFile
 
 _MAX_CUBE_LEN = 16  # an index of 64 KiB, which a viewer reads before the first of the chunks
-_FRAME = struct.Struct("<BBBBiiiii")  # version, LZ4 version, flags, typesize, nbytes, block size, frame bytes, start of the block, compressed bytes
-_STORED_FRAME = struct.Struct("<BBBBiii")  # the same without the last two, for stored values
-_LZ4, _STORED, _NO_SPLIT = 1 << 5, 0x02, 0x10  # flags of c-blosc
 _ABSENT = np.uint64((1 << 64) - 1)
 
 
 def cube_len(header: WkwHeader) -> int:
     """Return the edge of a virtual shard [blocks]."""
     return min(header.file_len, _MAX_CUBE_LEN)
-
-
-def frame_header(nbytes: int, stored_nbytes: int, itemsize: int) -> bytes:
-    """Return the bytes that make a bare LZ4 block, or values that are not compressed, a Blosc frame.
-
-    Blosc takes a block of as many bytes as its values have for stored values.
-    """
-    if stored_nbytes == nbytes:
-        return _STORED_FRAME.pack(2, 1, _LZ4 | _STORED, itemsize, nbytes, nbytes, _STORED_FRAME.size + nbytes)
-    return _FRAME.pack(2, 1, _LZ4 | _NO_SPLIT, itemsize, nbytes, nbytes, _FRAME.size + stored_nbytes, _FRAME.size - 4, stored_nbytes)
 
 
 class VirtualShard:
@@ -63,7 +51,7 @@ class VirtualShard:
         self._bounds = file.bounds(self._first, count)
         sizes = np.diff(self._bounds)
         self._is_stored = sizes == header.block_nbytes
-        heads = np.where(self._is_stored, _STORED_FRAME.size, _FRAME.size)
+        heads = np.where(self._is_stored, STORED_NBYTES, FRAME_NBYTES)
         self._starts = np.concatenate([[0], np.cumsum(sizes + heads)])
         self._is_inside = is_inside
         self._data_nbytes = int(self._starts[-1])
@@ -118,4 +106,4 @@ class VirtualShard:
 
 def is_framable(header: WkwHeader) -> bool:
     """Return whether a frame can hold a block: its header has four signed bytes for sizes."""
-    return header.block_nbytes < (1 << 31) - _FRAME.size
+    return header.block_nbytes < (1 << 31) - FRAME_NBYTES

@@ -58,11 +58,21 @@ def convert_chunks(
     return sizes[:count]
 
 
+def frame_header(nbytes: int, stored_nbytes: int, itemsize: int) -> bytes:
+    """Return the bytes that make a bare LZ4 block, or values that are not compressed, a frame.
+
+    Blosc takes a block of as many bytes as its values have for stored values.
+    """
+    flags = LZ4_FLAG | NO_SPLIT_FLAG
+    if stored_nbytes == nbytes:
+        return _HEADER.pack(2, 1, flags | STORED_FLAG, itemsize, nbytes, nbytes, STORED_NBYTES + nbytes)
+    head = _HEADER.pack(2, 1, flags, itemsize, nbytes, nbytes, FRAME_NBYTES + stored_nbytes)
+    return head + _BLOCK_HEADER.pack(STORED_NBYTES + 4, stored_nbytes)
+
+
 def encode_frame(values: bytes, itemsize: int, hc_level: int | None) -> bytes:
     """Return the frame of values, of one block; with a level, the encoder is LZ4HC."""
     options: dict[str, Any] = {} if hc_level is None else {"mode": "high_compression", "compression": hc_level}
     block: bytes = lz4.block.compress(values, store_size=False, **options)
-    nbytes, flags = len(values), LZ4_FLAG | NO_SPLIT_FLAG
-    if len(block) >= nbytes:
-        return _HEADER.pack(2, 1, flags | STORED_FLAG, itemsize, nbytes, nbytes, STORED_NBYTES + nbytes) + values
-    return _HEADER.pack(2, 1, flags, itemsize, nbytes, nbytes, FRAME_NBYTES + len(block)) + _BLOCK_HEADER.pack(STORED_NBYTES + 4, len(block)) + block
+    content = values if len(block) >= len(values) else block
+    return frame_header(len(values), len(content), itemsize) + content
