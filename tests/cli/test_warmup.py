@@ -43,6 +43,7 @@ def test_the_command_says_where_the_machine_code_is(tmp_path, monkeypatch):
     folder = tmp_path / "kernels"
     folder.mkdir()
     (folder / "kernel").write_bytes(b"")
+    monkeypatch.delenv(compiler.CACHE_VARIABLE, raising=False)
     monkeypatch.setattr(compiler, "cache_folder", lambda: folder)
     monkeypatch.setattr(warmup, "_jobs", lambda dtype, everything: [(os.getpid, ())])
     done = run_here("warmup", "uint8", "--workers", "1")
