@@ -262,6 +262,8 @@ def test_the_same_call_goes_on_between_two_mags(tmp_path, monkeypatch, target):
     wkwdask.to_wkw(voxels(), "ds/color/1", file_len=1)
     wkwdask.build_pyramid("ds", layer="color")
     source, options = "ds", {"layer": "color"}
+    if target.endswith("zarr"):
+        options["compression"] = "zstd"  # copied blocks would be a task for each file
     if target == "other/color":
         wkwdask.convert("ds", "n5://source.n5", **options)
         wkwdask.create_dataset("other", voxel_size=(4, 4, 40))
