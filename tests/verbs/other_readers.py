@@ -81,7 +81,8 @@ def _precomputed_by_cloudvolume(image: Image, level: Level, case: Case) -> np.nd
     keys = [scale["key"] for scale in json.loads((Path(image.folder) / "info").read_text())["scales"]]
     volume = CloudVolume(f"file://{image.folder}", mip=keys.index(level.key), progress=False, fill_missing=True)
     assert tuple(volume.voxel_offset) == case.offset
-    return np.asarray(volume[:, :, :]).transpose(3, 0, 1, 2)
+    voxels = np.asarray(volume[:, :, :]).reshape((*case.size, -1), order="F")  # the channels of a single voxel come along x
+    return voxels.transpose(3, 0, 1, 2)
 
 
 def _n5_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndarray:
