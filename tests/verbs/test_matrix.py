@@ -16,7 +16,7 @@ from wkwdask.formats import registry
 
 pytestmark = pytest.mark.checks_more
 
-SEEDS = {"nightly": 300}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 1)
+SEEDS = {"nightly": 300, "few": 1}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 2)  # and one in memory
 FIRST_SEEDS = 9
 """Cells begin with seeds 1 to 9 in turn, so that a verb has another geometry for each format; tests in memory take seed 0, which is one voxel thick."""
 
