@@ -39,6 +39,8 @@ def expect_by_others(url: str, mag: object, case: Case) -> None:
     for name, read in _READERS.get("wkw" if image.container is not None else image.format, {}).items():
         if image.key == "" and name != "tensorstore":  # a single array belongs to no group
             continue
+        if name == "cloudvolume" and case.array.size == len(case.array) > 1:  # it takes the channels of a single voxel for voxels
+            continue
         if find_spec(name) is not None and not (name == "tensorstore" and _has_suffixes(level)):
             voxels = read(image, level, case)
             np.testing.assert_array_equal(voxels, case.array, err_msg=f"{name} reads other voxels")
@@ -81,8 +83,7 @@ def _precomputed_by_cloudvolume(image: Image, level: Level, case: Case) -> np.nd
     keys = [scale["key"] for scale in json.loads((Path(image.folder) / "info").read_text())["scales"]]
     volume = CloudVolume(f"file://{image.folder}", mip=keys.index(level.key), progress=False, fill_missing=True)
     assert tuple(volume.voxel_offset) == case.offset
-    voxels = np.asarray(volume[:, :, :]).reshape((*case.size, -1), order="F")  # the channels of a single voxel come along x
-    return voxels.transpose(3, 0, 1, 2)
+    return np.asarray(volume[:, :, :]).transpose(3, 0, 1, 2)
 
 
 def _n5_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndarray:
