@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from wkwdask.api.copies import rm
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
@@ -268,6 +269,10 @@ def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Ex
     report = convert(source, single_file.folder_url, existing="overwrite" if existing == "overwrite" else "resume", **selection)
     if is_dry_run():
         return report
+    made = {mag.path for mag in report.mags}
+    for level in find(single_file.folder_url).choose(None).levels:
+        if level.folder not in made:  # an interrupted call with other mags has made it
+            rm(level.folder)
     single_file.pack_built(call)
     mags = tuple(replace(mag, path=single_file.path_inside(mag.path)) for mag in report.mags)
     return replace(report, mags=mags, seconds=time.monotonic() - start)

@@ -44,6 +44,21 @@ def test_a_layer_becomes_one_file_that_others_read(dataset, tmp_path):
         np.testing.assert_array_equal(zarr.open_group(store, mode="r")["1"][...].T, VOXELS[0])
 
 
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_levels_of_another_interrupted_call_are_left_out(dataset, tmp_path, monkeypatch, existing):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(single_file, "write_zip", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", mag="2-2-1", **CHUNKS)
+    wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", mag="1", existing=existing, **CHUNKS)
+    with zipfile.ZipFile(tmp_path / "em.ozx") as file:
+        assert {name.partition("/")[0] for name in file.namelist()} == {"zarr.json", "1"}
+        assert [entry["path"] for entry in json.loads(file.read("zarr.json"))["attributes"]["ome"]["multiscales"][0]["datasets"]] == ["1"]
+
+
 def test_tensorstore_reads_it(dataset, tmp_path):
     tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
     wkwdask.convert(dataset, tmp_path / "em.ozx", layer="color", **CHUNKS)
