@@ -108,6 +108,8 @@ class ArrayCheck:
                 return
             (data,) = opened.read([(0, nbytes)]) or [b""]
             yield CheckedChunk(file, self._decode(file, data, opened.name, 0, faults), 0, nbytes)
+        elif (expected := array.layout.exact_nbytes(array, file, opened.name)) not in (None, opened.nbytes):
+            faults.add(Fault("chunk.undecodable", opened.name, f"{opened.nbytes} bytes", str(expected), voxel=self._voxel(file), offset=0))
 
     def _shard_chunks(self, cells: npt.NDArray[np.int64], opened: StoredFile, faults: FaultList) -> Iterator[CheckedChunk]:
         shard = self.inspect_shard(opened, cells)

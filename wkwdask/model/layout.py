@@ -153,6 +153,11 @@ class SingleFiles(ShardLayout):
         del array, cell, path
         return data
 
+    def exact_nbytes(self, array: ChunkSource, cell: Vec4, path: str) -> int | None:
+        """Return the size that the file of a chunk must have, None if it depends on the voxels."""
+        del array, cell, path
+        return None
+
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         assert array.naming is not None
         return self._read(array, array.naming.keys(ranges))

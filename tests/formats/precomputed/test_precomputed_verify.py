@@ -209,6 +209,12 @@ def test_links_and_folders(tmp_path):
     assert [fault.kind for fault in wkwdask.verify(tmp_path).faults] == ["folder.no_folder"]
 
 
+def test_quick_finds_raw_chunks_of_a_wrong_size(tmp_path):
+    wkwdask.to_precomputed(ARRAY, tmp_path / "em", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 8), encoding="raw", compression="raw")
+    cut(min((tmp_path / "em" / "4_4_40").glob("0-16_*")))
+    assert wkwdask.verify(tmp_path / "em", quick=True).kinds() == {"chunk.undecodable": 1}
+
+
 def test_sound_chunks_beside_a_repaired_one_stay(tmp_path):
     """Broken chunks of a level without a record are computed again, and those of the finest one are removed; others keep their bytes."""
     array = np.maximum(ARRAY, 1)

@@ -76,6 +76,11 @@ class SpanFiles(SingleFiles):
         assert isinstance(array.codec, PrecomputedCodec)
         return decompress_file(data, path, array.codec.largest_nbytes(array.grid.chunk), array.codec, array.grid.shape_at(cell))
 
+    def exact_nbytes(self, array: ChunkSource, cell: Vec4, path: str) -> int | None:
+        assert isinstance(array.codec, PrecomputedCodec)
+        is_raw = array.codec.encoding == "raw" and not path.endswith(SUFFIXES[1:])
+        return array.codec.largest_nbytes(array.grid.shape_at(cell)) if is_raw else None
+
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         assert isinstance(array.naming, SpanNaming)
         return self._read(array, array.naming.stems(ranges))
