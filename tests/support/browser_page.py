@@ -19,36 +19,55 @@ _SECONDS = 60
 
 
 async def look(url, is_complete, size=(600, 500)):
-    """Open a page, wait until a picture of it (rows, columns, 3) is complete, and return the picture and the messages of the console."""
+    """Open a page, wait until a picture of it (rows, columns, 3) is complete, and return the last picture and the messages of the console."""
     with browsing("about:blank", "--remote-debugging-port=0", f"--window-size={size[0]},{size[1]}") as profile:
         end = time.monotonic() + _SECONDS
         while not (port := Path(profile, "DevToolsActivePort")).exists() or not port.read_text():
             assert time.monotonic() < end, "the browser does not start"
             await asyncio.sleep(0.05)
         pages = json.loads((await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port.read_text().split()[0]}/json")).body)
-        page = await websocket_connect(next(each["webSocketDebuggerUrl"] for each in pages if each["type"] == "page"), max_message_size=1 << 28)
-        messages, number = [], 0
+        connection = await websocket_connect(next(each["webSocketDebuggerUrl"] for each in pages if each["type"] == "page"), max_message_size=1 << 28)
+        try:
+            page = _Page(connection)
+            for method, parameters in (("Runtime.enable", {}), ("Log.enable", {}), ("Page.navigate", {"url": url})):
+                answer = await page.call(method, **parameters)
+                assert "result" in answer, answer
+            while True:
+                answer = await page.call("Page.captureScreenshot", format="png")
+                # a busy browser may fail to draw a frame in time, and says so
+                if "result" in answer:
+                    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["result"]["data"]))).convert("RGB"))
+                    if is_complete(picture) or time.monotonic() > end:
+                        return picture, page.messages
+                assert time.monotonic() < end, f"no picture of the page: {answer}"
+                await asyncio.sleep(0.3)
+        finally:
+            connection.close()
+            while await connection.read_message() is not None:  # until the other side has closed it, too
+                pass
 
-        async def call(method, **parameters):
-            nonlocal number
-            number += 1
-            await page.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
-            while (answer := json.loads(await page.read_message())).get("id") != number:
-                if answer["method"] == "Runtime.consoleAPICalled":
-                    messages.append((answer["params"]["type"], " ".join(str(each.get("value")) for each in answer["params"]["args"])))
-                elif answer["method"] == "Runtime.exceptionThrown":
-                    messages.append(("error", answer["params"]["exceptionDetails"]["text"]))
-                elif answer["method"] == "Log.entryAdded":
-                    messages.append((answer["params"]["entry"]["level"], f"{answer['params']['entry']['text']} {answer['params']['entry'].get('url')}"))
-            return answer["result"]
 
-        await call("Runtime.enable")
-        await call("Log.enable")
-        await call("Page.navigate", url=url)
+class _Page:
+    """Calls of the browser's protocol for one page, and what the page writes on its console meanwhile."""
+
+    def __init__(self, connection):
+        self._connection, self._number, self.messages = connection, 0, []
+
+    async def call(self, method, **parameters):
+        self._number += 1
+        await self._connection.write_message(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
-            shot = base64.b64decode((await call("Page.captureScreenshot", format="png"))["data"])
-            picture = np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"))
-            if is_complete(picture) or time.monotonic() > end:
-                page.close()
-                return picture, messages
-            await asyncio.sleep(0.3)
+            text = await self._connection.read_message()
+            assert text is not None, f"the browser has ended during {method}"
+            answer = json.loads(text)
+            if answer.get("id") == self._number:
+                return answer
+            self._keep(answer["method"], answer["params"])
+
+    def _keep(self, event, parameters):
+        if event == "Runtime.consoleAPICalled":
+            self.messages.append((parameters["type"], " ".join(str(each.get("value")) for each in parameters["args"])))
+        elif event == "Runtime.exceptionThrown":
+            self.messages.append(("error", parameters["exceptionDetails"]["text"]))
+        elif event == "Log.entryAdded":
+            self.messages.append((parameters["entry"]["level"], f"{parameters['entry']['text']} {parameters['entry'].get('url')}"))
