@@ -507,6 +507,7 @@ def test_an_interrupted_repair_is_completed_by_the_next(dataset, sound, tmp_path
         np.testing.assert_array_equal(voxels(dataset, mag=mag), voxels(sound, mag=mag))
 
 
+@pytest.mark.long
 def test_a_killed_repair_is_completed_by_the_next(sound, tmp_path):
     """At every step, sound files stay unchanged and nothing is lost."""
     salvaged, temporary = "cells/1/z0/y0/x0.wkw", "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"

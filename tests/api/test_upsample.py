@@ -285,6 +285,7 @@ def check_unseen(folder, before, after):
     assert found[JSON_NAME] in (before[JSON_NAME], after[JSON_NAME])
 
 
+@pytest.mark.long
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_jobs_are_resumed(tmp_path, undisturbed):
@@ -302,6 +303,7 @@ def test_killed_jobs_are_resumed(tmp_path, undisturbed):
         assert report.voxels == sum(mag.voxels for mag in report.mags) == 108 * 84 * 48 + 54 * 42 * 48
 
 
+@pytest.mark.long
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_jobs_killed_at_random_moments_are_resumed(tmp_path, undisturbed):

@@ -256,6 +256,7 @@ def test_mode_of_windows():
     assert mode(np.array([[3, 1], [1, 3]])) == 1
 
 
+@pytest.mark.long
 def test_threads_and_parts(data):
     two = _race(data, "threads/em/pyramid-lz4").units[1]
     limit = next(unit for unit in _race(data, "pyramid/em/lz4/limit").units if unit.work == "compute.Limit")
@@ -277,6 +278,7 @@ def test_scaling_is_judged_on_idle_cores():
     assert Scaling(0.85).rows("threads", [one, two, one, one])[0].met is None  # the cores are busy
 
 
+@pytest.mark.long
 def test_memory_makes_rows(data, monkeypatch):
     if not Path("/proc/self/status").is_file():
         pytest.skip("no /proc here")
@@ -289,6 +291,7 @@ def test_memory_makes_rows(data, monkeypatch):
     assert "peak 64 MB anonymous, 64 MB per worker" in rows[0].note
 
 
+@pytest.mark.long
 def test_starts_make_rows(data, monkeypatch):
     if not Path("/proc/self/status").is_file():
         pytest.skip("no /proc here")

@@ -37,6 +37,7 @@ def test_growth_is_a_slope(monkeypatch):
     assert watch.growth("client") is None
 
 
+@pytest.mark.long
 def test_command_runs_on_a_cluster():
     script = Path(__file__).with_name("scale.py")
     done = subprocess.run(

@@ -100,6 +100,7 @@ def _huge(folder, kind):
         write_shard(folder / "4_4_4" / scale.sharding.shard_name(shard), {chunk: data}, scale.sharding)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["wkw", "files", "shards", "n5"])
 def test_huge_volumes(tmp_path, kind):
     """A plane of 2^40 voxels, almost all absent: the voxel in the middle of a pixel is shown."""

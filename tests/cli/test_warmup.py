@@ -34,6 +34,7 @@ assert wkwdask.open(f"{folder}/mode/1", axes="czyx").compute().max() == 255
 """
 
 
+@pytest.mark.long
 def test_nothing_is_left_to_compile(tmp_path):
     done = subprocess.run([sys.executable, "-c", USE, tmp_path / "ds"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

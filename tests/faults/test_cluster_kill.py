@@ -85,6 +85,7 @@ def build(known, folder, log, **options):
         known.case.build(folder, **options)
 
 
+@pytest.mark.long
 def test_client_killed_again_and_again(tmp_path, known, cluster):
     """The cluster stays, and a client of another process resumes."""
     folder = known.start(tmp_path / "ds")
@@ -112,6 +113,7 @@ def test_client_killed_again_and_again(tmp_path, known, cluster):
     assert num_repeated(log) <= 2 * IN_FLIGHT * (KILLS or 1)
 
 
+@pytest.mark.long
 def test_scheduler_killed(tmp_path, known, cluster, moment):
     """The client waits for a while and raises an error; a job on a new cluster resumes."""
     folder = known.start(tmp_path / "ds")
@@ -136,6 +138,7 @@ def test_scheduler_killed(tmp_path, known, cluster, moment):
     assert num_repeated(driver.log) <= IN_FLIGHT
 
 
+@pytest.mark.long
 def test_client_with_its_cluster_killed(tmp_path, known, moment):
     """As a batch job that holds all of them; the next one is on threads."""
     folder = known.start(tmp_path / "ds")
@@ -173,6 +176,7 @@ def test_each_worker_killed(tmp_path, known, cluster, moment):
     assert num_repeated(log) <= 2 * IN_FLIGHT  # what the first had may run on the second when that is killed
 
 
+@pytest.mark.long
 def test_all_workers_killed(tmp_path, known, cluster, moment):
     """The job waits for others."""
     folder = known.start(tmp_path / "ds")
@@ -191,6 +195,7 @@ def test_all_workers_killed(tmp_path, known, cluster, moment):
     assert num_repeated(log) <= 2 * IN_FLIGHT  # what the first had may run on the second before that is killed
 
 
+@pytest.mark.long
 def test_worker_killed_during_an_update(tmp_path, known, cluster):
     """Files are published one by one into the living mags; some are made twice, with the same bytes."""
     folder = known.start(tmp_path / "ds")
@@ -215,6 +220,7 @@ def test_worker_killed_during_an_update(tmp_path, known, cluster):
     assert num_repeated(log) <= IN_FLIGHT // 2
 
 
+@pytest.mark.long
 def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment, monkeypatch):
     """Its task runs somewhere else; when it comes back to life the job is over, and it changes nothing."""
     late_after(LATE_SECONDS, monkeypatch)
@@ -249,6 +255,7 @@ def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch
     known.check(folder)
 
 
+@pytest.mark.long
 def test_scheduler_started_again(tmp_path, known, cluster, moment):
     """At the same address, with new workers: the client finds it, and tasks that were lost start again."""
     folder = known.start(tmp_path / "ds")
@@ -268,6 +275,7 @@ def test_scheduler_started_again(tmp_path, known, cluster, moment):
     assert num_repeated(log) <= 2 * IN_FLIGHT
 
 
+@pytest.mark.long
 def test_no_scheduler_comes_back(tmp_path, known, cluster, moment):
     """An error in this process too, and the folder stays."""
     folder = known.start(tmp_path / "ds")

@@ -105,6 +105,7 @@ def start(folder):
     wkwdask.to_wkw(voxels(), folder / "seg" / "1", **OPTIONS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("scheduler", "job"), [*(("threads", job) for job in JOBS), ("synchronous", write_region)])
 def test_a_full_disk(tmp_path, small_disk, job, scheduler):
     undisturbed = tmp_path / "undisturbed"

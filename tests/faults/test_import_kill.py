@@ -29,6 +29,7 @@ def mags(dataset):
     return {mag["path"]: wkwdask.read(dataset / mag["path"]) for mag in layer["mags"]}
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_at_any_step(tmp_path):
     np.save(tmp_path / "a.npy", voxels())

@@ -335,7 +335,14 @@ def chosen_steps(changes, publishing, name):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize(("name", "exchange"), [(name, True) for name in JOBS] + [("overwrite", False), ("overwrite_pyramid", False)])
+@pytest.mark.parametrize(
+    ("name", "exchange"),
+    [
+        *(pytest.param(name, True, marks=() if name in ALL_STEPS else pytest.mark.long) for name in JOBS),
+        ("overwrite", False),
+        pytest.param("overwrite_pyramid", False, marks=pytest.mark.long),
+    ],
+)
 def test_killed_at_any_step(tmp_path, expected, name, exchange):
     known = expected(name)
     changes, publishing = killed_at(0, known.job, known.start(tmp_path / "whole"), exchange)
@@ -437,6 +444,7 @@ def killed_after(seconds, job, folder):
     child.join()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("name", ["write", "pyramid"])
 def test_process_killed_at_random_moments(tmp_path, large, name):
@@ -449,6 +457,7 @@ def test_process_killed_at_random_moments(tmp_path, large, name):
         known.check_rerun(folder)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_rerun_after_a_rerun_that_was_killed_too(tmp_path, large):
     known = large("pyramid")
@@ -512,6 +521,7 @@ def write_slowly(folder):
     wkwdask.to_wkw(array, folder / "seg" / "1", offset=OFFSET, existing="overwrite", **OPTIONS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "num_files"), [("write", 20), ("pyramid", 5)])
 def test_worker_killed(tmp_path, client, large, name, num_files):
     """The job continues on the worker that replaces the killed one."""

@@ -53,6 +53,7 @@ def test_killed_at_any_step(tmp_path, source):
     assert {} in seen
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_finer_level_killed_at_any_step(tmp_path):
     """The new level is s0, and the levels behind it are renamed: meanwhile the group refuses to be read, or shows whole levels."""

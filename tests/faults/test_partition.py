@@ -18,6 +18,7 @@ pytestmark = pytest.mark.faults
 PATIENCE = "11s"  # how long dask waits for an answer of the other side; the least that it takes
 
 
+@pytest.mark.long
 def test_network_is_cut(tmp_path):
     reason = why_not()
     if reason:

@@ -141,6 +141,7 @@ class Campaign:
         return self.runs - needed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", list(CASES))
 def test_driver_killed_again_and_again(tmp_path, undisturbed, case):
     """On one thread, on several, with other numbers of workers at each start."""
@@ -188,6 +189,7 @@ def interrupted(known, folder, kill_at, **options):
     return journaled(folder)
 
 
+@pytest.mark.long
 def test_second_start_killed_at_any_step(tmp_path, undisturbed):
     """From the taking of the locks to the clearing away, where there was a journal before."""
     known = undisturbed("parts")
@@ -270,19 +272,19 @@ def delete(path):
     ("case", "kill_at", "find", "damage"),
     [
         ("parts", 53, first_part, truncate),
-        ("parts", 53, last_part, flip),
-        ("parts", 90, first_part, delete),
+        pytest.param("parts", 53, last_part, flip, marks=pytest.mark.long),
+        pytest.param("parts", 90, first_part, delete, marks=pytest.mark.long),
         ("parts", 53, last_part, zero_out),  # what a file system may leave when the machine goes down
-        ("parts", 90, last_part, empty),
+        pytest.param("parts", 90, last_part, empty, marks=pytest.mark.long),
         ("parts", 110, whole, delete),
-        ("parts", 110, whole, truncate),
-        ("parts", 110, whole, empty),
+        pytest.param("parts", 110, whole, truncate, marks=pytest.mark.long),
+        pytest.param("parts", 110, whole, empty, marks=pytest.mark.long),
         ("parts", 134, joined, delete),
-        ("files", 25, first_part, flip),
-        ("files", 25, whole, delete),
+        pytest.param("files", 25, first_part, flip, marks=pytest.mark.long),
+        pytest.param("files", 25, whole, delete, marks=pytest.mark.long),
         ("files", 25, whole, truncate),
-        ("files", 25, joined, delete),
-        ("files", 45, joined, truncate),
+        pytest.param("files", 25, joined, delete, marks=pytest.mark.long),
+        pytest.param("files", 45, joined, truncate, marks=pytest.mark.long),
     ],
 )
 def test_damaged_before_the_next_start(tmp_path, undisturbed, case, kill_at, find, damage):
@@ -296,6 +298,7 @@ def test_damaged_before_the_next_start(tmp_path, undisturbed, case, kill_at, fin
     assert 1 <= len(again) <= 75
 
 
+@pytest.mark.long
 def test_everything_that_was_written_is_gone(tmp_path, undisturbed):
     """Even without the folders of mags and parts."""
     known = undisturbed("parts")
@@ -331,6 +334,7 @@ def test_last_line_of_the_journal_damaged(tmp_path, undisturbed, tail):
     assert again == (set() if tail in ("torn", "nonsense") else {key})
 
 
+@pytest.mark.long
 def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
     """Any of that, many times."""
     known = undisturbed("parts")
@@ -355,6 +359,7 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
 # ----------------------------------------------------------------------------- publishing and clearing away
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "existing"),
     [
@@ -493,6 +498,7 @@ def test_one_of_several_resuming_drivers_works(tmp_path, undisturbed):
 # ----------------------------------------------------------------------------- tasks that run more than once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", list(CASES))
 def test_every_task_runs_twice(tmp_path, undisturbed, case):
     """As a cluster may do: at once, and late, when what it made was used already."""
@@ -517,6 +523,7 @@ def test_every_task_runs_twice(tmp_path, undisturbed, case):
     known.check_records(folder)
 
 
+@pytest.mark.long
 def test_a_task_runs_after_the_end_of_its_job(tmp_path, undisturbed, monkeypatch):
     """A worker that was cut off leaves nothing behind, neither after the end of the job nor after its cancellation."""
     known = undisturbed("parts")
@@ -534,6 +541,7 @@ def test_a_task_runs_after_the_end_of_its_job(tmp_path, undisturbed, monkeypatch
     known.check(folder)
 
 
+@pytest.mark.long
 def test_a_worker_writes_on_while_the_job_is_taken_over(tmp_path, undisturbed):
     """Processes of a pool may write for a moment after their driver was killed, and the next driver starts at once; then they end."""
     known = undisturbed("parts")

@@ -48,6 +48,7 @@ def known(tmp_path_factory):
     return before, contents(folder)
 
 
+@pytest.mark.long
 def test_killed_at_any_step(tmp_path, known):
     before, after = known
     assert len(set(before) - set(after)) == 1  # the file that becomes empty

@@ -33,6 +33,7 @@ def map_ids(folder):
         wkwdask.remap(folder / "seg" / "1", folder / "cc" / "1", {1: 7, 2: 7})
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("job", [find_components, map_ids])
 def test_killed_at_steps_of_all_stages(tmp_path, job):

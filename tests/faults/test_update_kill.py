@@ -95,6 +95,7 @@ def check_after(folder, after):
     assert leftovers(folder) == []
 
 
+@pytest.mark.long
 def test_update_killed_at_any_step(tmp_path, edited):
     folder, before, after = edited
     changes, _ = killed_at(0, update, copied(folder, tmp_path / "whole"))
@@ -111,6 +112,7 @@ def test_update_killed_at_any_step(tmp_path, edited):
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.long
 def test_changes_taken_back_after_the_kill(tmp_path, built, edited):
     """Files that a killed update built from removed files do not stay."""
     folder, _, _ = edited
@@ -124,6 +126,7 @@ def test_changes_taken_back_after_the_kill(tmp_path, built, edited):
         check_after(here, original)
 
 
+@pytest.mark.long
 def test_update_killed_again_and_again(tmp_path, built):
     """On threads, at random moments, with changes in between."""
     folder = copied(built, tmp_path / "ds")
@@ -146,6 +149,7 @@ def test_update_killed_again_and_again(tmp_path, built):
     check_after(folder, after)
 
 
+@pytest.mark.long
 def test_every_task_runs_twice(tmp_path, edited):
     folder, _, after = edited
     here = copied(folder, tmp_path / "ds")

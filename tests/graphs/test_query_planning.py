@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 SCRIPT = textwrap.dedent("""
     import sys
     import dask, numpy as np
@@ -45,6 +47,7 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
+@pytest.mark.long
 def test_results_are_those_without_query_planning(tmp_path):
     """The planner of dask 2026.8 does not fuse slices into reads, but results and chunks are the same."""
     environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True", "PYTHONPATH": str(Path(__file__).parent.parent)}

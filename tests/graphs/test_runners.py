@@ -144,6 +144,7 @@ def test_client_equals_numpy(tmp_path, array, client):
     check_pyramid(job, array)
 
 
+@pytest.mark.long
 def test_client_of_threads_shares_memory(array, client):
     job = pyramid_job("inprocess", array)
     runners.run_job(job, "test")

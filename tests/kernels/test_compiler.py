@@ -162,6 +162,7 @@ def _files(folder):
     return {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.long
 def test_second_process_loads_cached_code_from_the_chosen_folder(tmp_path):
     cache = tmp_path / "cache"
     _run(WITH_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(cache))
@@ -172,6 +173,7 @@ def test_second_process_loads_cached_code_from_the_chosen_folder(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
+@pytest.mark.long
 def test_cached_code_loads_without_the_rest_of_numba(tmp_path, cache):
     """Numba imports what it can compile, SciPy too, once something is compiled: by the same kernel for another type, or by a user's function."""
     alone = "import sys\nassert not {'scipy.linalg', 'numba.np.linalg'} & set(sys.modules)\n" + NOTHING_COMPILED
@@ -186,6 +188,7 @@ assert 'numba.np.linalg' in sys.modules
     _run(WITHOUT_LZ4 + alone + after, tmp_path, WKWDASK_CACHE_DIR=str(cache))
 
 
+@pytest.mark.long
 def test_folder_that_somebody_else_filled_is_read(tmp_path, cache):
     """A cache in an image or of a cluster: machine code is loaded from it, and what it lacks is saved in the user's own folder."""
     shared, own = cache, tmp_path / "xdg"
@@ -202,6 +205,7 @@ def test_folder_that_somebody_else_filled_is_read(tmp_path, cache):
     assert len(_files(own)) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", [b"", b"damaged"])
 def test_damaged_machine_code_is_compiled_again(tmp_path, cache, content):
     """A power cut can leave an empty file."""
@@ -212,6 +216,7 @@ def test_damaged_machine_code_is_compiled_again(tmp_path, cache, content):
     assert len(file.read_bytes()) == len(code)
 
 
+@pytest.mark.long
 def test_full_disk_while_machine_code_is_saved(tmp_path):
     full = """
 import errno, pathlib
@@ -223,6 +228,7 @@ pathlib.Path.write_bytes = refuse
     assert not _files(tmp_path / "cache")
 
 
+@pytest.mark.long
 def test_first_compilation_says_why_it_takes_long(tmp_path, first_run, cache):
     """One line in the first process; later ones are silent, also when they compile a kernel."""
     folder, said = first_run

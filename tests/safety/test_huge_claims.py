@@ -83,6 +83,7 @@ def write_zarr(folder, size):
 WRITERS = {"wkw": write_wkw, "precomputed": write_precomputed, "n5": write_n5, "zarr": write_zarr}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", WRITERS)
 def test_three_files_in_a_huge_box(tmp_path, name, size):
@@ -108,6 +109,7 @@ def test_three_files_in_a_huge_box(tmp_path, name, size):
         wkwdask.open(url, chunks=64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
 def test_a_pyramid_of_three_files(tmp_path, size):
     dataset = write_wkw(tmp_path / "ds", size)
@@ -172,6 +174,7 @@ def test_aliases_in_a_cluster_file(tmp_path):
     assert "bomb.yaml: not YAML: found the alias *a0, expected plain values" in found.stdout
 
 
+@pytest.mark.long
 def test_a_pyramid_whose_regions_can_all_be_listed_and_whose_files_cannot(tmp_path):
     wkwdask.to_wkw(BLOCK, tmp_path / "ds" / "em" / "1", voxel_size=(4, 4, 40))
     path = tmp_path / "ds" / "datasource-properties.json"

@@ -51,6 +51,7 @@ def test_the_local_cluster_listens_on_this_machine_only(capfd):
     assert "; from outside: ssh -L " in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_a_dashboard_for_all_is_asked_for():
     before = listening()
     with wkwdask.cluster("local", workers=1, dashboard_address=":0"):
@@ -83,6 +84,7 @@ def run_allocation(name, folder, **environment):
     return json.loads((folder / "told.json").read_text())
 
 
+@pytest.mark.long
 def test_an_allocation_listens_where_its_interface_is(tmp_path):
     addresses, scheduler, link = run_allocation("slurm-allocation-preemptible.sbatch", tmp_path, WKWDASK_INTERFACE="lo")
     assert len(addresses) >= 5  # scheduler, nanny, worker, and two dashboards
@@ -102,6 +104,7 @@ def make_certificates(folder):
     (folder / "ca.pem").write_bytes((folder / "dask.pem").read_bytes())
 
 
+@pytest.mark.long
 def test_an_allocation_with_tls_and_without_interface(tmp_path):
     make_certificates(tmp_path / "private")
     addresses, scheduler, link = run_allocation("slurm-allocation.sbatch", tmp_path, WKWDASK_TLS=str(tmp_path / "private"))

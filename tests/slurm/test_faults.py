@@ -31,6 +31,7 @@ def cluster(slurm_cluster, tmp_path_factory):
     slurm_cluster.make_idle()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "proof"),
     [

@@ -118,6 +118,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_job_outlives_a_killed_driver(slurm, tmp_path, number):
     """Workers of a killed driver stop themselves; a driver that gets SIGTERM cancels its pending jobs."""

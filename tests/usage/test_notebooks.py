@@ -30,6 +30,7 @@ def test_no_outputs_are_stored(path):
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
 
 
+@pytest.mark.long
 def test_notebooks_run_and_draw_their_pictures(tmp_path):
     """A kernel takes seconds to start and to import everything, so all share one; ``%reset`` removes the names of the notebook before."""
     cells = []

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import numpy as np
+import pytest
 
 import wkwdask
 from wkwdask.kernels import compiler
@@ -45,6 +46,7 @@ def make_dataset(folder):
     return folder
 
 
+@pytest.mark.long
 def test_only_the_dataset_is_written(tmp_path):
     """Even root cannot create a folder below a regular file."""
     blocker = tmp_path / "file"

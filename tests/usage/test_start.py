@@ -72,6 +72,7 @@ def test_read_needs_neither_dask_nor_scipy(dataset):
     assert modules == {"numpy", "numba", "llvmlite"}
 
 
+@pytest.mark.long
 def test_open_needs_no_compiler(dataset):
     array_alone, _ = _loaded_after("import dask.array")
     modules, _ = _loaded_after(f"import wkwdask\nassert wkwdask.open({str(dataset / 'color' / '1')!r}).shape == (1, 16, 16, 16)")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from usage.test_pages import ROOT, read_steps
 
 import wkwdask
@@ -16,6 +17,7 @@ import wkwdask
 STAND_IN = Path(__file__).parent.parent / "support" / "stand_in"
 
 
+@pytest.mark.long
 def test_the_loader_reads_batches_in_forked_and_spawned_workers(tmp_path):
     _, patches, train = [step for step in read_steps((ROOT / "docs" / "training.md").read_text(encoding="utf-8")) if step.is_python]
     (tmp_path / "patches.py").write_text(patches.text)

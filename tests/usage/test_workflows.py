@@ -74,6 +74,7 @@ def test_pyramid(dataset):
     assert "nothing to do" in run("pyramid.py", dataset, "--coarsest", "4-4-2")
 
 
+@pytest.mark.long
 def test_workers_import_the_function_of_a_script(dataset, tmp_path):
     """The script runs in a process, its function in that of a worker; the result equals that of scipy."""
     (tmp_path / "one.yaml").write_text("kind: local\nworkers: 1\nmemory-limit: 1GiB\n")

@@ -32,6 +32,7 @@ def build(form, folder, array, offset, options, **scheduler):
     return files_of(folder), [(mag.minimum, mag.maximum, mag.nonzero, mag.nbytes) for mag in report.mags]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [form for form in IMAGES if form.name != "toy"], ids=str)
 @settings(max_examples=10)
 @given(vectors(1, 60), st.integers(0, 99), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from(["mean", "mode", "max"]), st.integers(2, 5))
