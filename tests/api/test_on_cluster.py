@@ -157,6 +157,7 @@ def test_a_failed_chunk_stops_no_other(tmp_path):
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "1", ((0, 0, 0), SHAPE))[0], voxels())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runner", ["processes", "cluster"])
 def test_a_failed_write_is_resumed(tmp_path, runner, request):
     whole = da.from_array(np.pad(voxels(), ((0, 26), (0, 14), (0, 68))), chunks=(32, 32, 32))

@@ -135,6 +135,7 @@ def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
     assert read_progress(str(folders[1]))[-1]["known"] == 11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runner", ["processes", "cluster"])
 def test_task_that_kills_its_process_is_identified(folders, on, runner, monkeypatch):
     monkeypatch.setattr(local_run, "_MOST_DEATHS", 2)

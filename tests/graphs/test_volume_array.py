@@ -105,6 +105,7 @@ def test_assigned_values_are_kept(volume, array):
         np.testing.assert_array_equal(part.compute(), expected)
 
 
+@pytest.mark.long
 def test_everything_else_is_a_plain_array(volume, array):
     lazy = opened(volume)
     plain = da.from_array(array, chunks=(2, 10, 10, 10))

@@ -150,6 +150,7 @@ def cache(first_run, tmp_path):
     return shutil.copytree(first_run[0], tmp_path / "cache")
 
 
+@pytest.mark.long
 def test_kernels_compile_in_memory_without_a_cache_folder(tmp_path):
     nowhere = {"HOME": NOWHERE, "XDG_CACHE_HOME": NOWHERE, "TMPDIR": NOWHERE}
     _run("import tempfile\ntempfile.tempdir = " + repr(NOWHERE) + WITHOUT_LZ4 + "assert compiler.cache_folder() is None", tmp_path, **nowhere)

@@ -85,10 +85,10 @@ def some_boxes(draw):
 
 
 def _few(url, boxes):
-    """Leave two small boxes where each voxel is a block."""
+    """Leave one small box where each voxel is a block."""
     if "wkw-pages" not in str(url):
         return boxes
-    return [(low, tuple(min(a + 8, b) for a, b in zip(low, high, strict=True))) for low, high in boxes[:2]]
+    return [(low, tuple(min(a + 4, b) for a, b in zip(low, high, strict=True))) for low, high in boxes[:1]]
 
 
 @given(some_boxes(), st.sampled_from([1, 3]))

@@ -189,6 +189,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_forked_and_spawned_processes_read_by_one_thread(tmp_path):
     """The parent has read by threads before: its caches hold open files."""
     wkwdask.write(tmp_path / "1", (0, 0, 0), np.random.default_rng(0).integers(0, 9, (150, 120, 110), np.uint8), file_len=2)

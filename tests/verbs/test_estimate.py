@@ -248,6 +248,7 @@ def real(shared_data, tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layer", "options"),
     [

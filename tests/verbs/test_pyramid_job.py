@@ -214,6 +214,7 @@ def test_each_source_voxel_is_read_once(case):
     case.forget()
 
 
+@pytest.mark.long
 @given(cases())
 def test_tasks_in_any_order_write_the_same_files(case):
     """A join starts once all its parts exist."""
