@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +56,13 @@ class ArrayCheck:
     def name_of(self, file: Vec4, variant: int) -> str:
         assert self.array.naming is not None
         return self.array.naming.names(file)[variant]
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[StoredFile | None]:
+        """Open a file of the array, None if it does not exist."""
+        layout, store = self.array.layout, self.array.store
+        with layout.opened(store, name) if isinstance(layout, Shards) else store.open(name) or nullcontext() as file:
+            yield file
 
     def check_files(self, files: Sequence[Any]) -> Findings:
         return sum((self.check_file(*file) for file in files), Findings())
@@ -161,10 +169,11 @@ class ArrayCheck:
             cell = (channel, *block)
             c, x, y, z = (n * edge // whole for n, edge, whole in zip(cell, grid.chunk, grid.file, strict=True))
             state = next(array.naming.file_states(array.store, (c, x, y, z)), None)
-            opened = None if state is None else array.store.open(self.name_of((c, x, y, z), state.variant))
-            if opened is None:
+            if state is None:
                 continue
-            with opened:
+            with self.opened(self.name_of((c, x, y, z), state.variant)) as opened:
+                if opened is None:
+                    continue
                 one = np.array([cell])
                 chunk = next(self.intact_chunks((c, x, y, z), opened, one), None)
                 if chunk is None and self.stored_cells((c, x, y, z), opened, one):

@@ -57,9 +57,8 @@ class ArrayRepair:
         del kinds
         num_intact = num_chunks = 0
         for file, variant in self.check.array.files_of_shard(shard):
-            opened = self._store.open(self.check.name_of(file, variant))
-            if opened is not None:
-                with opened:
+            with self.check.opened(self.check.name_of(file, variant)) as opened:
+                if opened is not None:
                     num_intact += sum(1 for _ in self.check.intact_chunks(file, opened))
                     num_chunks += len(self.check.stored_cells(file, opened))
         return Probe(None, num_intact, num_chunks)
@@ -108,12 +107,11 @@ class ArrayRepair:
         """Write a shard again from its intact chunks, and the lost ones from the spare array."""
         check = self.check
         with ExitStack() as stack:
-            own = self._store.open(name) if files.isfile(self._store.path_of(name)) else None
-            other = None if spare is None else spare.open(name)
+            own = stack.enter_context(check.opened(name)) if files.isfile(self._store.path_of(name)) else None
+            other = None if spare is None else stack.enter_context(layout.opened(spare, name))
             chunks: dict[Vec4, tuple[StoredFile, int, int]] = {}
             lost: set[Vec4] = {(c, x, y, z) for c, x, y, z in check.cells_of(file).tolist()}
             for opened in filter(None, (own, other)):
-                stack.enter_context(opened)
                 found = {chunk.cell: (opened, chunk.offset, chunk.nbytes) for chunk in check.intact_chunks(file, opened)}
                 chunks.update(found if opened is own else {cell: place for cell, place in found.items() if cell in lost})
                 lost = check.stored_cells(file, opened) - found.keys() if opened is own else lost
@@ -121,23 +119,17 @@ class ArrayRepair:
             self._write_chunks(name, layout, list(chunks.items()), text)
 
     def _write_chunks(self, key: str, layout: RewritableShards, chunks: Sequence[tuple[Vec4, tuple[StoredFile, int, int]]], why: str) -> None:
-        """Replace a shard by one with some chunks, in their order; without chunks remove it."""
+        """Replace a shard by one with some chunks; without chunks remove it."""
         if not chunks:
             self._set_aside(key, why)
             self._store.delete(key)
             return
-        output, starts = FileBuffer(lambda: self._store.new_file(key), layout.head_nbytes), []
+        output = FileBuffer(lambda: self._store.new_file(key), layout.head_nbytes)
         try:
-            for _, (source, offset, nbytes) in chunks:
-                starts.append(output.end)
-                output.copy(source, offset, nbytes)
-            sizes = np.array([nbytes for _, (_, _, nbytes) in chunks], np.int64)
-            tables = layout.format_tables(np.array([cell for cell, _ in chunks], np.int64), np.array(starts, np.int64), sizes)
-            if not layout.head_nbytes:
-                output.append(np.frombuffer(tables, np.uint8))
+            head = layout.write_chunks(np.array([cell for cell, _ in chunks], np.int64), lambda row: output.copy(*chunks[row][1]), output)
             new = output.close()
-            if layout.head_nbytes:
-                new.write(tables, 0)
+            if head:
+                new.write(head, 0)
             self._set_aside(key, why)
         except BaseException:
             output.discard()

@@ -15,7 +15,7 @@ from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.faults import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -286,8 +286,8 @@ class RewritableShards(Shards):
     __slots__ = ()
 
     @abstractmethod
-    def format_tables(self, cells: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
-        """Format the tables of a shard with some chunks; they belong at its start if ``head_nbytes`` is not 0, else at its end."""
+    def write_chunks(self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer) -> bytes:
+        """Append some chunks, shape (n, 4), by their rows, and tables to ``buffer``; return the bytes for the start of the file, as many as ``head_nbytes``."""
 
 
 def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) -> Iterator[tuple[int, bytes, int]]:

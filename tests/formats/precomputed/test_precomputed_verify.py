@@ -238,6 +238,48 @@ def test_sound_chunks_beside_a_repaired_one_stay(tmp_path):
     assert {path: path.read_bytes() for path in before} == before
 
 
+def break_chunk(path):
+    """Damage the largest chunk, in its gzip stream."""
+    raw, chunk = path.read_bytes(), max(read_shard(path, GZIP).values(), key=len)
+    at = raw.index(chunk) + len(chunk) // 2
+    path.write_bytes(raw[:at] + bytes([raw[at] ^ 0x5A]) + raw[at + 1 :])
+
+
+@pytest.mark.parametrize("damage", [break_chunk, cut])
+def test_salvage_keeps_the_intact_chunks_of_a_shard(tmp_path, damage):
+    place = make(tmp_path, GZIP)
+    path = largest(place)
+    before, others = read_shard(path, GZIP), {other: other.read_bytes() for other in place.iterdir() if other != path}
+    damage(path)
+    damaged = path.read_bytes()
+    assert not wkwdask.repair(tmp_path).is_sound
+    assert path.read_bytes() == damaged
+    (action,) = wkwdask.repair(tmp_path, salvage=True).actions
+    after = read_shard(path, GZIP)
+    assert action.verb == "salvage"
+    assert 0 < len(after) < len(before)
+    assert after == {chunk: data for chunk, data in before.items() if chunk in after}
+    assert wkwdask.verify(tmp_path).faults == ()
+    assert {other: other.read_bytes() for other in others} == others
+    assert damaged in [kept.read_bytes() for kept in (tmp_path / ".wkwdask-quarantine").rglob(path.name)]
+    left = wkwdask.read(tmp_path)
+    np.testing.assert_array_equal(left[left > 0], ARRAY[left > 0])
+
+
+def test_lost_chunks_of_a_coarser_shard_are_computed_again(tmp_path):
+    make(tmp_path, GZIP)
+    wkwdask.build_pyramid(tmp_path, mags=["2-2-1"], method="max")
+    coarse = wkwdask.read(tmp_path, mag="2-2-1")
+    for record in tmp_path.rglob(PROVENANCE_NAME):
+        record.unlink()
+    path = largest(tmp_path / "8_8_40")
+    before = read_shard(path, GZIP)
+    cut(path)
+    assert wkwdask.repair(tmp_path, method="max").is_sound
+    np.testing.assert_array_equal(wkwdask.read(tmp_path, mag="2-2-1"), coarse)
+    assert read_shard(path, GZIP) == before
+
+
 # ------------------------------------------------------------------------------------------------ info
 
 ENTRY = scale_entry(size=ARRAY.shape[1:])

@@ -71,6 +71,11 @@ class PrecomputedCodec(ChunkCodec):
     def is_lossy(self) -> bool:  # type: ignore[override]
         return writable.is_lossy(self.encoding, self.quality)
 
+    @property
+    def is_delimited(self) -> bool:  # type: ignore[override]
+        """Whether chunks are gzip streams or images, which have lengths and mostly checksums."""
+        return self.packing == "chunk" or self.encoding in images.ENCODINGS
+
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         raw = math.prod(shape) * self.dtype.itemsize
         # No sound encoder expands a chunk this much: the bound only stops decompression bombs.

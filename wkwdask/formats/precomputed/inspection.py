@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import VolumeSource
+    from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Level
@@ -97,6 +98,12 @@ class PrecomputedCheck(ArrayCheck):
 
     def check_files(self, files: Sequence[Any]) -> Findings:
         return sum((self._check_shard(file) if isinstance(file, int) else self.check_file(*file) for file in files), Findings())
+
+    def check_file(self, file: Vec4, variant: int) -> Findings:
+        naming = self.array.naming
+        if isinstance(naming, ShardNaming):
+            return self._check_shard(int(naming.key(file).removesuffix(".shard"), 16))
+        return super().check_file(file, variant)
 
     def largest_of(self, voxels: npt.NDArray[Any]) -> int | None:
         """Return the largest value, None if it is not searched for."""
@@ -229,6 +236,12 @@ class ScaleScope(ArrayScope):
         paths = set(self.paths_of(shard))
         numbers = {int(basename(path).partition(".")[0], 16) for listed in self._listed() if (path := listed.entry.path) in paths}
         return [number for number in self.listing if number in numbers]
+
+    def repairer(self) -> LevelRepair | None:
+        naming = self.array.naming
+        is_obsolete = isinstance(naming, ShardNaming) and any(listed.variant for listed in self._listed())  # each shard in two files
+        is_box = not isinstance(naming, ShardNaming) or naming.sharding.shard_cells(naming.counts) is not None
+        return super().repairer() if is_box and not is_obsolete else None
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
         return PrecomputedCheck(self.array.without_listing(), decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError
+from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats.bounded_streams import BZIP2, XZ, decompress_streams
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.gzip_stream import GZIP_MAGIC, decompress_gzip
@@ -31,11 +31,12 @@ from wkwdask.formats.precomputed.sharding import (
 )
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.extras import import_extra
-from wkwdask.model.layout import Shards, SingleFiles, StoredChunk, chunks_at_once, read_located
+from wkwdask.model.faults import Fault
+from wkwdask.model.layout import InspectedShard, RewritableShards, SingleFiles, StoredChunk, chunks_at_once, read_located
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -260,7 +261,7 @@ class OpenShard:
 
 
 @dataclass(frozen=True, slots=True)
-class PrecomputedShards(Shards):
+class PrecomputedShards(RewritableShards):
     """Layout of shards; new ones hold the chunks of each minishard, then its index."""
 
     sharding: Sharding
@@ -294,19 +295,33 @@ class PrecomputedShards(Shards):
 
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         assert isinstance(file, OpenShard)
-        ids = compressed_morton.encode(cells[:, 1:], self.counts)
+        ids = self.ids(cells)
+        groups = self._by_minishard(ids)
+        tables = zip(groups.values(), file.minishards(list(groups)), strict=True)
+        rows = [_places(table, members, ids[members], file.first_byte) for members, table in tables if table.shape[1]]
+        return np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
+
+    def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
+        assert isinstance(file, OpenShard)
+        ids, is_stored, rows, faults = self.ids(cells), np.zeros(len(cells), np.bool_), [np.zeros((0, 3), np.int64)], []
+        for minishard, members in self._by_minishard(ids).items():
+            try:
+                (table,) = file.minishards([minishard])
+            except FormatError as error:
+                faults.append((Fault("minishard.broken", file.name, str(error).removeprefix(f"{file.name}: ")), -1))
+                is_stored[members] = True  # as far as anybody knows
+                continue
+            if table.shape[1]:
+                rows.append(_places(table, members, ids[members], file.first_byte))
+                is_stored[rows[-1][:, 2]] = True
+        return InspectedShard(np.concatenate(rows), is_stored, faults)
+
+    def _by_minishard(self, ids: npt.NDArray[np.uint64]) -> dict[int, npt.NDArray[np.int64]]:
+        """Return the rows of chunks of one shard by the number of their minishard."""
         _, minishards = self.sharding.locate(ids)
         order = np.argsort(minishards, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(minishards[order])) + 1) if len(order) else []
-        rows = []
-        for members, table in zip(groups, file.minishards([int(minishards[members[0]]) for members in groups]), strict=True):
-            if not table.shape[1]:
-                continue
-            positions = np.minimum(np.searchsorted(table[0], ids[members]), table.shape[1] - 1)
-            is_stored = table[0, positions] == ids[members]
-            starts, sizes = table[1, positions[is_stored]].astype(np.int64) + file.first_byte, table[2, positions[is_stored]].astype(np.int64)
-            rows.append(np.stack([starts, starts + sizes, members[is_stored]], axis=1))
-        return np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
+        return {int(minishards[members[0]]): members for members in groups}
 
     # -------------------------------------------------------------------------------------------- writing
 
@@ -339,6 +354,27 @@ class PrecomputedShards(Shards):
 
     def expected_nbytes(self, files: int, chunks: int) -> int:
         return files * self.head_nbytes + MINISHARD_ENTRY_NBYTES * chunks
+
+    def write_chunks(self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer) -> bytes:
+        ids, ranges = self.ids(cells), np.zeros((2, 1 << self.sharding.minishard_bits), np.uint64)
+        for minishard, members in self._by_minishard(ids).items():
+            ordered = members[np.argsort(ids[members])]
+            ends = [buffer.end - self.head_nbytes]
+            for row in ordered.tolist():
+                append(row)
+                ends.append(buffer.end - self.head_nbytes)
+            columns = np.array(ends[:-1], np.uint64), np.diff(ends).astype(np.uint64)
+            buffer.append(np.frombuffer(format_minishard_index(ids[ordered], *columns, self.sharding.minishard_index_encoding), np.uint8))
+            ranges[:, minishard] = ends[-1], buffer.end - self.head_nbytes
+        return format_shard_index(*ranges)
+
+
+def _places(table: npt.NDArray[np.uint64], members: npt.NDArray[np.int64], ids: npt.NDArray[np.uint64], first_byte: int) -> npt.NDArray[np.int64]:
+    """Look up chunks in the index of their minishard; return first byte, end and row of each stored one."""
+    positions = np.minimum(np.searchsorted(table[0], ids), table.shape[1] - 1)
+    is_stored = table[0, positions] == ids
+    starts, sizes = table[1, positions[is_stored]].astype(np.int64) + first_byte, table[2, positions[is_stored]].astype(np.int64)
+    return np.stack([starts, starts + sizes, members[is_stored]], axis=1)
 
 
 class _NewShard:

@@ -16,7 +16,7 @@ from wkwdask.model.layout import InspectedShard, RewritableShards
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     import numpy.typing as npt
 
@@ -161,9 +161,20 @@ class ZarrShards(RewritableShards):
     def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
         """Format the index of chunks that are given by their Morton codes; all other chunks are absent."""
         positions = compressed_morton.decode(codes, self._morton_grid).astype(np.int64)
-        return self.format_tables(np.concatenate([np.zeros((len(codes), 1), np.int64), positions], axis=1), starts, sizes)
+        return self._format_tables(np.concatenate([np.zeros((len(codes), 1), np.int64), positions], axis=1), starts, sizes)
 
-    def format_tables(self, cells: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
+    def write_chunks(self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer) -> bytes:
+        ends = [buffer.end]
+        for row in range(len(cells)):
+            append(row)
+            ends.append(buffer.end)
+        tables = self._format_tables(cells, np.array(ends[:-1], np.int64), np.diff(ends))
+        if not self.index_at_end:
+            return tables
+        buffer.append(np.frombuffer(tables, np.uint8))
+        return b""
+
+    def _format_tables(self, cells: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
         table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
         rows = self.rows(cells)
         table[rows, 0], table[rows, 1] = starts, sizes
