@@ -1,0 +1,78 @@
+"""The site: each page is in the navigation, links and anchors exist, drawings are those of their script, and the reference has each public name once."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+import wkwdask
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+GENERATED = {"cli-reference.md", *(f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb"))}
+"""Pages that the hooks of MkDocs add."""
+
+
+def pages_of(navigation):
+    if isinstance(navigation, str):
+        return [navigation]
+    return [page for entry in (navigation.values() if isinstance(navigation, dict) else navigation) for page in pages_of(entry)]
+
+
+@cache
+def prose(path):
+    """Text of a page without blocks of code."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def anchors(path):
+    """Ids that Python-Markdown gives to the headings of a page."""
+    found = []
+    for heading in re.findall(r"^#+ +(.*)", prose(path), re.MULTILINE):
+        words = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+        found.append(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", words).strip().lower()))
+    return [f"{anchor}_{number}" if (number := found[:place].count(anchor)) else anchor for place, anchor in enumerate(found)]
+
+
+def test_each_page_is_in_the_navigation_once():
+    navigation = pages_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    assert sorted(navigation) == sorted([*PAGES, *GENERATED])
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(DOCS / page for page in PAGES)], ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_links_and_anchors_exist(path):
+    problems = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        file = (path.parent / target).resolve() if target else path
+        inside = not path.is_relative_to(DOCS) or file.is_relative_to(DOCS)
+        exists = file.exists() or (file.is_relative_to(DOCS) and file.relative_to(DOCS).as_posix() in GENERATED)
+        if not inside or not exists or (anchor and anchor not in anchors(file)):
+            problems.append(link)
+    assert problems == []
+
+
+def test_drawings_are_those_of_the_script():
+    spec = importlib.util.spec_from_file_location("drawings", DOCS / "tools" / "drawings.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert {name: (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8") for name in script.DRAWINGS} == {
+        name: draw() for name, draw in script.DRAWINGS.items()
+    }
+
+
+def test_the_reference_has_each_public_name_once():
+    names = [name for page in (DOCS / "api").glob("*.md") for name in re.findall(r"^::: wkwdask\.(\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)]
+    assert sorted(names) == sorted(wkwdask.__all__)
