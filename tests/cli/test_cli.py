@@ -318,14 +318,6 @@ def test_debug_shows_the_traceback():
     assert "Traceback" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["info", "pyramid", "preview", "demo", "warmup"])
-def test_help_teaches(command):
-    done = run_here(command, "--help")
-    assert done.returncode == 0
-    assert "Example" in done.stdout
-    assert f"wkwdask {command}" in done.stdout
-
-
 def test_methods_are_those_of_the_kernels():
     """The command line repeats their names, because it starts without numpy."""
     assert sorted(METHODS) == sorted(KERNEL_METHODS)

@@ -17,58 +17,52 @@ import click
 
 from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, copies, datasets, segmentations, view, warmup
 from wkwdask.cli.completion import complete_parameters
+from wkwdask.cli.help import Commands, move_examples, walk
 from wkwdask.cli.messages import on_command_line, register_options
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="wkwdask")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error; may also follow the command.")
 def cli(debug: bool) -> None:
     """Process WKW, Neuroglancer precomputed, N5 and OME-NGFF voxel volumes.
 
     A dataset is a folder of layers, such as an image and a segmentation. Each layer is stored in several mags: 1 is the full resolution, and a voxel of mag
-    2-2-1 covers 2 x 2 x 1 voxels of mag 1.
+    2-2-1 covers 2 x 2 x 1 voxels of mag 1. wkwdask COMMAND --help shows the options of a command, with examples.
 
     \b
-    Make a demo dataset        wkwdask demo
-    Show a dataset             wkwdask info DATASET
-    Draw a preview             wkwdask preview DATASET -o picture.png
-    Show it in a browser       wkwdask view DATASET
-    Convert images and arrays  wkwdask convert sections/ DATASET --voxel-size 4,4,35
-    Build coarser mags         wkwdask pyramid DATASET --layer color
-    Build finer mags           wkwdask upsample DATASET --layer prediction
-    Change blocks and files    wkwdask rechunk DATASET --file-len 32
-    Compress mags              wkwdask compress DATASET
-    Copy a dataset or a box    wkwdask copy DATASET TARGET
-    Delete a dataset           wkwdask rm DATASET
-    Edit the JSON              wkwdask dataset rename-layer DATASET OLD NEW
-    Check and repair           wkwdask verify DATASET, wkwdask repair DATASET
-    Compare two datasets       wkwdask diff DATASET OTHER
-    Apply a function           wkwdask apply module:function SOURCE TARGET
-    Label components           wkwdask components SOURCE TARGET
-    Map segment ids            wkwdask remap SOURCE TARGET MAPPING.csv, wkwdask dust, wkwdask renumber
-    Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
-    Measure labels             wkwdask labels DATASET --color color -o table.csv
-    Count voxel values         wkwdask histogram DATASET --layer color
-    Set the contrast           wkwdask contrast DATASET --layer color --write
-    Add Zarr metadata to WKW   wkwdask zarr-view DATASET
-    Describe N5 as Zarr        wkwdask n5-as-zarr VOLUME.n5
-    Make Zarr chunks TIFF      wkwdask tiff-prefix 256,256 uint16
-    Run on a cluster           wkwdask cluster list, wkwdask pyramid DATASET --cluster slurm-jobqueue
-    Submit a SLURM job array   wkwdask submit pyramid DATASET --cluster slurm-array
-    Show or cancel jobs        wkwdask status DATASET, wkwdask cancel DATASET
-    Compile kernels            wkwdask warmup
+    Examples:
+      wkwdask demo
+      wkwdask info demo-dataset
+      wkwdask convert sections/ dataset --voxel-size 4,4,35
+      wkwdask pyramid dataset --layer color --dry-run
+      wkwdask pyramid dataset --layer color
+      wkwdask verify dataset
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # file names and texts of records may contain characters that the terminal cannot encode
 
 
-for module in (commands, datasets, convert, copies, apply, analysis, segmentations, checks, cluster, view, warmup):
-    for command in module.COMMANDS:
+cli.sections = {
+    "Look": (commands.demo, commands.info, commands.preview, *view.COMMANDS),
+    "Convert": (convert.convert, copies.rechunk, copies.compress, convert.zarr_view, convert.n5_as_zarr, convert.tiff_prefix),
+    "Copy and edit": (copies.copy, copies.rm, datasets.dataset),
+    "Pyramids": (commands.pyramid, commands.upsample),
+    "Analyse": (
+        analysis.labels, analysis.histogram, analysis.contrast, apply.apply, segmentations.components, segmentations.remap, segmentations.dust,
+        segmentations.renumber, segmentations.merge,
+    ),
+    "Check and repair": (checks.verify, checks.repair, checks.diff),
+    "Clusters": (cluster.cluster, cluster.submit, cluster.status, cluster.cancel, cluster.batch_element, cluster.batch_finish, warmup.warmup),
+}  # fmt: skip
+for section in cli.sections.values():
+    for command in section:
         cli.add_command(command)
-complete_parameters(cli)
-register_options(cli)
+for command in walk(cli):
+    move_examples(command)
+    complete_parameters(command)
+    register_options(command)
 
 
 def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> None:

@@ -28,7 +28,7 @@ def _pair_of(option: str) -> Callable[..., Any]:
 box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to count [voxels of mag 1]. Default: all.")
 
 
-@click.command(short_help="Tabulate labels: sizes, boxes, centroids, values of another layer.")
+@click.command(short_help="Tabulate labels: sizes, boxes, centroids, values in an image.")
 @click.argument("path")
 @click.option("--layer", help="Layer with the labels; may be omitted if there is only one segmentation.")
 @click.option("--mag", help="Mag of the labels. Default: the finest that has files.")
@@ -119,6 +119,3 @@ def contrast(path: str, percentiles: tuple[float, float], with_zero: bool, write
     click.echo(table.to_string())
     low, high = table.attrs["intensityRange"]
     click.echo(f"intensityRange {low}, {high}{' written' if write else ''}")
-
-
-COMMANDS = (labels, histogram, contrast)

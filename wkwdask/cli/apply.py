@@ -116,6 +116,3 @@ def _parse_argument(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
-
-
-COMMANDS = (apply,)

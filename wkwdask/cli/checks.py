@@ -147,6 +147,3 @@ def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager
         raise
     _print(difference, as_json, lambda report: click.echo(on_command_line(str(report))))
     _exit(0 if difference.equal else 1)
-
-
-COMMANDS = (verify, repair, diff)

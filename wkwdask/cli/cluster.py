@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wkwdask.cli.help import Commands
 from wkwdask.store.paths import abspath, basename, dirname, splitext
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
 
-@click.group(short_help="Show, render and check clusters that jobs can run on.")
+@click.group(cls=Commands, short_help="Show, render and check clusters that jobs can run on.")
 def cluster() -> None:
     """Show, render and check clusters that jobs can run on.
 
@@ -270,7 +271,7 @@ def _resuming(arguments: Sequence[str]) -> list[str]:
     return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
 
 
-@click.command(short_help="Show the progress of jobs that write a dataset, a layer or a mag.")
+@click.command(short_help="Show the progress of jobs.")
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("--follow", is_flag=True, help="Repeat until no job is running.")
@@ -303,7 +304,7 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
         raise click.exceptions.Exit(EXIT_CODE)
 
 
-@click.command(short_help="Cancel the SLURM jobs that write a dataset, a layer or a mag.")
+@click.command(short_help="Cancel the SLURM jobs of a dataset, a layer or a mag.")
 @click.argument("path")
 @click.option("--discard", is_flag=True, help="Also remove interrupted jobs and their finished work.")
 def cancel(path: str, discard: bool) -> None:
@@ -350,6 +351,3 @@ def _nbytes(memory: str | None) -> int | None:
     if match is None:
         raise click.UsageError(f"--memory takes a size such as 4G or 900M, got {memory!r}")
     return int(match[1]) * _UNITS[match[2].upper()]
-
-
-COMMANDS = (cluster, submit, status, cancel, batch_element, batch_finish)

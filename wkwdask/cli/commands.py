@@ -40,7 +40,7 @@ def info(path: str, as_json: bool) -> None:
         print_contents(summary)
 
 
-@click.command(cls=StorageCommand, short_help="Build the coarser mags of layers.")
+@click.command(cls=StorageCommand, short_help="Build the coarser mags of layers (also: downsample).")
 @click.argument("path")
 @click.option("--layer", "layers", multiple=True, help="Layer to process; may be repeated, or omitted if there is only one.")
 @click.option("--all-layers", is_flag=True, help="Process all layers of the dataset.")
@@ -182,6 +182,3 @@ compute one slice:     wkwdask.open("{folder}", layer="color")[0, :, :, 96].comp
 build another pyramid: wkwdask pyramid {folder} --layer color --method mean --overwrite
 show its contents:     wkwdask info {folder}"""
     )
-
-
-COMMANDS = (info, pyramid, upsample, preview, demo)

@@ -67,12 +67,9 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 
 def complete_parameters(command: click.Command) -> None:
-    """Set the types that complete parameters, by name, in a command and its subcommands."""
+    """Set the types that complete parameters, by name."""
     for parameter in command.params:
         option_name = max(parameter.opts, key=len).lstrip("-").replace("-", "_")
         completing_type = _TYPES.get(parameter.name or "") if isinstance(parameter, click.Argument) else _TYPES.get(option_name)
         if completing_type is not None and isinstance(parameter.type, click.types.StringParamType):
             parameter.type = completing_type
-    if isinstance(command, click.Group):
-        for subcommand in command.commands.values():
-            complete_parameters(subcommand)

@@ -128,7 +128,7 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
         click.echo(f"removed {one}" if remove else one)
 
 
-@click.command("n5-as-zarr", short_help="Describe N5 as Zarr v3: print, write or remove zarr.json files.")
+@click.command("n5-as-zarr", short_help="Describe N5 as Zarr v3, in zarr.json files.")
 @click.argument("path")
 @click.option("--form", type=click.Choice(("n5_default", "offset")), default="n5_default", show_default=True, help="Codecs that describe the stored blocks.")
 @click.option("--write", is_flag=True, help="Write each zarr.json beside its attributes.json.")
@@ -172,6 +172,3 @@ def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | 
     prefix = wkwdask.tiff_prefix(shape, dtype, byteorder, axes=axes, stack=stack)
     text = base64.b64encode(prefix).decode("ascii")
     click.echo(json.dumps({"name": "offset", "configuration": {"offset": len(prefix), "prefix": text}}) if codec else text)
-
-
-COMMANDS = (convert, zarr_view, n5_as_zarr, tiff_prefix)

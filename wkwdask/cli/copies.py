@@ -151,6 +151,3 @@ def compress(path: str, target: str | None, **options: Any) -> Any:
       wkwdask compress dataset/color/1 elsewhere/color/1 --compression lz4
     """
     return partial(wkwdask.rechunk, path, target, **{"compression": "lz4hc", **options})
-
-
-COMMANDS = (copy, rm, rechunk, compress)

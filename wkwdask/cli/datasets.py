@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
+from wkwdask.cli.help import Commands
 from wkwdask.cli.options import cluster_options, external_option, parse_callback
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _CATEGORIES = click.Choice(("color", "segmentation"))
 
 
-@click.group(short_help="Create a dataset; add, rename or remove layers; edit its JSON.")
+@click.group(cls=Commands, short_help="Create a dataset; add or remove layers; edit its JSON.")
 def dataset() -> None:
     """Create a dataset, or edit its datasource-properties.json.
 
@@ -189,6 +190,3 @@ def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster:
     click.echo(f"largest id of {layer}: {largest}, in the JSON: {opened[layer].largest_segment_id}")
     if not dry_run:
         opened.set_largest_segment_id(layer, largest)
-
-
-COMMANDS = (dataset,)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from wkwdask.cli.help import nearest
 
 _FLAGS = {
     'existing="overwrite"': "--overwrite",
@@ -19,15 +17,16 @@ _FLAGS = {
     "pyramid=True": "--pyramid",
 }
 _VERBS = {"build_pyramid": "pyramid", "open_dataset": "info", "connected_components": "components"}
-_GROUPS: list[click.Group] = []
+_COMMANDS: list[click.Command] = []
 _ARGUMENT = re.compile(r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?""")
 _LIST = re.compile(r"(?<= has no option )\w+|(?<= has no options )[\w, ]+|(?<=; it has: )[\w, ]+")
+_NOT_THERE = re.compile(r"\bno (?:layer|mag) '?([^\s';]+)'?(?: in [^;]*)?; there are ([^;:]+)$")
 _CALL = re.compile(r"\b(" + "|".join(_VERBS) + r")\(([^()]*)\)")
 
 
-def register_options(group: click.Group) -> None:
-    """Add the options of a group's commands to those that :func:`on_command_line` knows."""
-    _GROUPS.append(group)
+def register_options(command: click.Command) -> None:
+    """Add the options of a command to those that :func:`on_command_line` knows."""
+    _COMMANDS.append(command)
 
 
 def on_command_line(text: str) -> str:
@@ -40,7 +39,12 @@ def on_command_line(text: str) -> str:
     """
     text = _LIST.sub(lambda match: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), match[0]), text)
     text = _CALL.sub(lambda match: f"wkwdask {_VERBS[match[1]]} {match[2]}".rstrip(), text)
-    return _ARGUMENT.sub(_as_option, text)
+    return _ARGUMENT.sub(_as_option, _NOT_THERE.sub(_with_nearest, text))
+
+
+def _with_nearest(match: re.Match[str]) -> str:
+    near = nearest(match[1], match[2].split(", "))
+    return f"{match[0]}; did you mean {near}?" if near else match[0]
 
 
 def _as_option(match: re.Match[str]) -> str:
@@ -57,16 +61,9 @@ def _as_option(match: re.Match[str]) -> str:
 def _options() -> dict[str, str]:
     """Map argument names to options; parameters of commands have the names of function arguments."""
     options = {"bounding_box": "--box"}
-    for command in (command for group in _GROUPS for command in _commands(group)):
+    for command in _COMMANDS:
         for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
             flag = max(option.opts, key=len)
             options.setdefault(flag.lstrip("-").replace("-", "_"), flag)
             options.setdefault(option.name or "", flag)
     return options
-
-
-def _commands(group: click.Group) -> Iterator[click.Command]:
-    for command in group.commands.values():
-        yield command
-        if isinstance(command, click.Group):
-            yield from _commands(command)

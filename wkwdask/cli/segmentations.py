@@ -160,6 +160,3 @@ def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, l
     if largest_id is not None and not relabel:
         raise click.UsageError("--largest-id is for --relabel")
     return partial(wkwdask.merge, base, annotations, target, relabel=relabel if largest_id is None else largest_id, **options)
-
-
-COMMANDS = (merge, components, remap, dust, renumber)

@@ -160,6 +160,3 @@ def _use_labels(dtype: str) -> None:
         map_ids(np.zeros(4, dtype), np.zeros(1, np.uint64), np.zeros(1, ids), np.zeros(4, out), keeps=True)
     if dtype in ("uint8", "uint16"):
         count_values(np.zeros(4, dtype))
-
-
-COMMANDS = (warmup,)
