@@ -8,7 +8,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from faults.drivers import KILLS, killed_at, killed_at_each, without_flushing
+from faults.drivers import KILLS, killed_at, killed_at_each, rechunks_of, without_flushing
 from faults.trees import contents, leftovers
 
 import wkwdask
@@ -46,6 +46,39 @@ def test_a_zip_is_whole_or_absent_and_the_same_call_completes_it(tmp_path, sourc
         assert contents(folder) == expected, step
         assert leftovers(folder) == [], step
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "whole" / "em.ozx")[0], VOXELS)
+
+
+def test_copied_blocks_are_a_whole_level_or_none_and_the_same_call_completes_it(tmp_path):
+    dataset = tmp_path / "ds"
+    wkwdask.create_dataset(dataset, voxel_size=(4, 4, 8))
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.to_wkw(VOXELS, dataset / "color" / "1", offset=(3, 5, 0), block_len=4, file_len=2, compression="lz4")
+        wkwdask.build_pyramid(dataset, "color", mags=["2"])
+
+    def convert(folder):
+        with without_flushing(), rechunks_of(8):
+            wkwdask.convert(dataset, folder / "em.ome.zarr", layer="color", existing="resume")
+
+    def levels(found):
+        return [{name: data for name, data in found.items() if name.startswith(f"em.ome.zarr/{mag}/")} for mag in "12"]
+
+    for folder in ("first", "whole"):
+        (tmp_path / folder).mkdir()
+    with dask.config.set(scheduler="synchronous"):
+        convert(tmp_path / "first")  # what a process does once is done
+    changes, _ = killed_at(0, convert, tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
+    assert "blosc" in expected["em.ome.zarr/1/zarr.json"].decode()
+    seen, folder = [], tmp_path / "killed"
+    for step in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 12)), convert, Path.mkdir, folder):
+        seen += levels(contents(folder))
+        assert all(level in ({}, whole) for level, whole in zip(seen[-2:], levels(expected), strict=True)), step
+        with dask.config.set(scheduler="synchronous"):
+            convert(folder)
+        assert contents(folder) == expected, step
+        assert leftovers(folder) == [], step
+    assert {} in seen
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "whole" / "em.ome.zarr", mag=1)[0], VOXELS)
 
 
 def test_a_single_array_is_read_correctly_whenever_its_rechunking_is_killed(tmp_path):

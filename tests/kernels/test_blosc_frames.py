@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wkwdask.kernels.codecs.blosc_frames import convert_chunks, encode_frame
+from wkwdask.kernels.codecs.blosc_frames import are_zero_outside, convert_chunks, encode_frame
 from wkwdask.kernels.codecs.blosc_layout import ADD_FRAMES, COPY, FRAME_NBYTES, REMOVE_FRAMES
 
 numcodecs = pytest.importorskip("numcodecs", reason="an oracle of Blosc")
@@ -98,3 +98,22 @@ def test_of_damaged_frames_only_valid_blocks_remain(data, kind):
     damaged = bytes(frame[: data.draw(st.integers(1, len(frame)))])
     for block in filter(None, convert([damaged], REMOVE_FRAMES, nbytes)):
         assert len(lz4.block.decompress(block, uncompressed_size=nbytes)) == nbytes
+
+
+@given(data=st.data(), length=st.sampled_from([1, 2, 4, 8]), voxel_nbytes=st.sampled_from([1, 3, 8]), is_compressed=st.booleans())
+def test_values_outside_of_boxes_are_found(data, length, voxel_nbytes, is_compressed):
+    ends = st.tuples(*[st.integers(0, length)] * 2).map(sorted)
+    boxes, blocks, expected = [], [], []
+    for _ in range(data.draw(st.integers(1, 4))):
+        (x, to_x), (y, to_y), (z, to_z) = data.draw(st.tuples(ends, ends, ends))
+        voxels, inside = np.zeros((length, length, length, voxel_nbytes), np.uint8), np.zeros((length,) * 3, bool)
+        inside[z:to_z, y:to_y, x:to_x] = True
+        for place in data.draw(st.lists(st.tuples(*[st.integers(0, length - 1)] * 3), max_size=2)):
+            voxels[place][data.draw(st.integers(0, voxel_nbytes - 1))] = 1
+        is_broken = is_compressed and data.draw(st.booleans())
+        boxes.append((x, y, z, to_x, to_y, to_z))
+        blocks.append(b"\xff" * 9 if is_broken else compress(voxels.tobytes()) if is_compressed else voxels.tobytes())
+        expected.append(not is_broken and not voxels[~inside].any())
+    sizes = np.array(list(map(len, blocks)), np.int64)
+    memory, places = np.frombuffer(b"".join(blocks), np.uint8), np.stack([np.cumsum(sizes) - sizes, sizes], axis=1)
+    assert are_zero_outside(memory, places, np.array(boxes), length, voxel_nbytes, is_compressed=is_compressed).tolist() == expected

@@ -217,3 +217,16 @@ def test_blocks_that_are_neighbours_come_together(noise):
     far.clear()
     np.testing.assert_array_equal(wkwdask.read(url, ((0, 0, 0), (64, 64, 64)))[0], voxels[:64, :64, :64])
     assert len(of_file(far)) == 1  # an aligned cube is one run of the file
+
+
+def test_copied_blocks_are_requested_once(noise, tmp_path):
+    far, voxels = noise
+    source = f"{far.url}/ds"
+    (planned,) = wkwdask.plan_convert(source, tmp_path / "em.ome.zarr", layer="color").mags
+    assert planned.path.startswith("copies stored chunks")
+    far.requests.clear()
+    wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color")
+    ranges = [tuple(map(int, text.removeprefix("bytes=").split("-"))) for text in of_file(far)]
+    assert len(ranges) < 12
+    assert sum(last + 1 - first for first, last in ranges) < 1.02 * voxels.nbytes
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "em.ome.zarr", mag=1)[0], voxels)

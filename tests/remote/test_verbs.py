@@ -9,6 +9,7 @@ import dask
 import numpy as np
 import pytest
 import xarray as xr
+from faults.trees import contents
 from PIL import Image
 from remote.volumes import FORMS, PARTS, SERVERS, SHAPE, VOXEL_SIZE
 from support.commands import run_here
@@ -106,6 +107,9 @@ def diff(url, form, local, folder):
 @verb
 def convert(url, form, local, folder):
     if form.engine == "wkw":
+        for text, name in ((url, "there"), (local, "here")):  # blocks are copied
+            wkwdask.convert(text.rsplit("/", 2)[0], folder / f"{name}.ome.zarr", layer="color")
+        assert contents(folder / "there.ome.zarr/1") == contents(folder / "here.ome.zarr/1")
         wkwdask.convert(url.rsplit("/", 2)[0], f"precomputed://{folder}/converted", layer="color")
         found = wkwdask.read(f"precomputed://{folder}/converted", form.box())
     else:

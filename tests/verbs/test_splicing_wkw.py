@@ -171,6 +171,36 @@ def test_voxels_outside_of_the_box_are_not_copied(tmp_path, calls):
     assert sum_of_files(tmp_path / "back") == array[:, 5:35, 16:, 16:32].sum()
 
 
+@pytest.mark.parametrize("compression", ["lz4", "raw"])
+def test_cut_blocks_with_zeros_around_the_box_are_copied(tmp_path, calls, compression):
+    array = voxels_of((2, 30, 29, 19), "uint16")
+    source = dataset(tmp_path / "ds", array, (5, 3, 1), block_len=8, file_len=4, compression=compression)
+    calls.update(decode=0, encode=0)
+    report = wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color")
+    wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "back", layer="color", **({"compression": "raw"} if compression == "raw" else {}))
+    assert (calls, report.note) == ({"decode": 0, "encode": 0}, "")
+    expect_zarr(tmp_path / "em.ome.zarr" / "1", array)
+    assert mags(tmp_path / "back") == mags(source)
+
+
+@pytest.mark.parametrize("url", ["em.ome.zarr", "zarr://memory://outside.ome.zarr"])
+def test_the_report_counts_voxels_outside_of_the_box(tmp_path, url):
+    """Other software may leave voxels around the box in a file."""
+    array = voxels_of((1, 24, 24, 24))
+    source = dataset(tmp_path / "ds", array, block_len=8, file_len=2, compression="lz4")
+    document = source / "datasource-properties.json"
+    record = json.loads(document.read_text())
+    record["dataLayers"][0]["boundingBox"] = {"topLeft": [3, 0, 0], "width": 18, "height": 24, "depth": 16}
+    document.write_text(json.dumps(record))
+    target = url if "://" in url else tmp_path / url
+    report = wkwdask.convert(source, target, layer="color")
+    outside = np.count_nonzero(array[0, :3, :, :16]) + np.count_nonzero(array[0, 21:, :, :16])  # the blocks from z = 16 on are not cut, but left out too
+    assert f"{source}/color/1 has {outside:,} nonzero voxels outside of its bounding box in the copied chunks: they are left out" in report.note
+    np.testing.assert_array_equal(wkwdask.open(target, mag=1), array[:, 3:21, :, :16])
+    wkwdask.convert(target, tmp_path / "back", layer="color")
+    assert sum_of_files(tmp_path / "back") == array[:, 3:21, :, :16].sum()
+
+
 def test_blocks_as_large_as_their_voxels_become_stored_frames(tmp_path):
     random = np.random.default_rng(1)
     start = random.integers(1, 256, 512 - 40, np.uint8)

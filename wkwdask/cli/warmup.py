@@ -102,10 +102,12 @@ def _use_arrays(dtype: str) -> None:
     import numpy as np
 
     import wkwdask
-    from wkwdask.kernels.codecs.blosc_frames import convert_chunks
+    from wkwdask.kernels.codecs.blosc_frames import are_zero_outside, convert_chunks
     from wkwdask.kernels.codecs.blosc_layout import COPY
 
-    convert_chunks(np.zeros(1, np.uint8), np.array([[0, 1]]), COPY, 1, 1, np.zeros(64, np.uint8))
+    one, place = np.zeros(1, np.uint8), np.array([[0, 1]])
+    convert_chunks(one, place, COPY, 1, 1, np.zeros(64, np.uint8))
+    are_zero_outside(one, place, np.array([[0, 0, 0, 1, 1, 1]]), 1, 1, is_compressed=False)
     array = np.ones((31, 31, 31), dtype)
     with tempfile.TemporaryDirectory() as folder:
         dataset = wkwdask.create_dataset(f"{folder}/dataset", (4, 4, 8)).path

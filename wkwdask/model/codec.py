@@ -13,7 +13,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.kernels.arrays import copy_into, is_zero
-from wkwdask.kernels.codecs.blosc_frames import convert_chunks
+from wkwdask.kernels.codecs.blosc_frames import are_zero_outside, convert_chunks
 from wkwdask.kernels.codecs.blosc_layout import ADD_FRAMES, COPY, FRAME_NBYTES, REMOVE_FRAMES
 from wkwdask.model.chunk_grid import Vec4, from_cxyz, to_cxyz
 
@@ -93,6 +93,16 @@ class FrameConversion:
     def convert(self, memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         """Convert chunks up to the first that must be decoded; return the size of each, 0 for a chunk of zeros."""
         return convert_chunks(memory, places, self.kind, self.encoding.nbytes, np.dtype(self.encoding.dtype).itemsize, out)
+
+    def are_zero_outside(self, memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], boxes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which chunks need not be cut: those that have only zeros outside of a box, see :func:`convert_chunks`; others may have too."""
+        channels, x, y, z = shape = self.encoding.shape
+        dtype = np.dtype(self.encoding.dtype)
+        if not x == y == z or self.encoding.order != Encoding.of(dtype, shape, "zyxc", "").order:
+            return np.zeros(len(places), np.bool_)
+        if self.kind == REMOVE_FRAMES:
+            places = places + np.array([FRAME_NBYTES, -FRAME_NBYTES])
+        return are_zero_outside(memory, places, boxes, x, channels * dtype.itemsize, is_compressed=self.kind != COPY)
 
     def convert_one(self, data: bytes) -> bytes | None:
         """Convert a chunk; returns empty bytes for zeros, and None if it must be decoded."""

@@ -50,11 +50,13 @@ class Receipt:
     """Digest of the states of the source files, see ``wkwdask.model.states``."""
     files: int = 1
     """Number of stored files, if anything is stored."""
+    outside: int = 0
+    """Number of nonzero voxels of copied chunks that were left out, because they are outside of the box."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the values for a journal, without the path, which follows from shard and part."""
         values: dict[str, Any] = {"shard": self.shard, "box": [*self.box.topleft, *self.box.size], "voxels": self.voxels}
-        for name in ("nbytes", "part", "checksum", "mtime_ns", "sources"):
+        for name in ("nbytes", "part", "checksum", "mtime_ns", "sources", "outside"):
             if getattr(self, name):
                 values[name] = getattr(self, name)
         if self.files != 1:
@@ -77,7 +79,7 @@ class Receipt:
             if name in fields:
                 fields[name] = vec3(fields[name])
         receipt = cls(**fields)
-        counts = (receipt.nbytes, receipt.voxels, receipt.checksum, receipt.mtime_ns, receipt.sources, receipt.files)
+        counts = (receipt.nbytes, receipt.voxels, receipt.checksum, receipt.mtime_ns, receipt.sources, receipt.files, receipt.outside)
         extreme_values = (receipt.minimum, receipt.maximum)
         if not all(isinstance(count, int) for count in counts) or not all(value is None or isinstance(value, (int, float)) for value in extreme_values):
             raise TypeError(f"expected numbers, found {values}")

@@ -13,11 +13,11 @@ A chunk is decoded only if the box cuts it, if it has no equivalent in the new e
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, MissingError
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
@@ -40,13 +40,14 @@ if TYPE_CHECKING:
 SORT_BUFFER_NBYTES = 32 << 20  # of copied chunks that are sorted by code in memory, counted by their decoded size
 _MAX_SHARDS_PER_FILE = 1 << 12  # target shards from one stored file: each of them searches the whole file
 _BATCH_NBYTES = 1 << 20  # of stored chunks that are converted in one call, while they are in the CPU cache
+_BATCHES_AHEAD = 4  # of remote files
 
 
 def has_stored_chunks(volume: Volume) -> bool:
     """Return whether the stored chunks of a volume can be read one by one, and missing ones are zero."""
     if not isinstance(volume, StoredArray) or volume.fill or volume.channels is not None or volume.codec.shared_encoding is None:
         return False
-    return not isinstance(volume.layout, BoxCodec) or (isinstance(volume.layout, Shards) and volume.store.is_local)
+    return not isinstance(volume.layout, BoxCodec) or isinstance(volume.layout, Shards)
 
 
 class Splice:
@@ -59,6 +60,8 @@ class Splice:
         ends = zip(source.box.bottomright, source.extent.bottomright, target.chunk_shape, strict=True)
         self.ends_alike = target.box == target.extent and all(end in (last, end // n * n) for end, last, n in ends)
         """Whether the box cuts no chunk that both arrays do not cut."""
+        self.num_outside = 0
+        """Number of nonzero voxels outside of the box in the chunks that it cuts; they are left out."""
 
     def obstacle(self) -> str:
         """Return why chunks must be decoded, an empty text if they can be copied."""
@@ -86,9 +89,9 @@ class Splice:
 
     @property
     def has_same_files(self) -> bool:
-        """Whether each shard of the target has the voxels of one shard of the source, a local file."""
+        """Whether each shard of the target has the voxels of one shard of the source."""
         source, target = self.source, self.target
-        if not (isinstance(source.layout, Shards) and isinstance(target.layout, Shards) and source.store.is_local) or source.grid.file is None:
+        if not (isinstance(source.layout, Shards) and isinstance(target.layout, Shards)) or source.grid.file is None:
             return False
         return source.grid.file == target.grid.file and all(o % n == 0 for o, n in zip(source.origin, source.grid.file[1:], strict=True))
 
@@ -103,9 +106,12 @@ class Splice:
         """Return which chunks must have no voxels outside of the box, but may have some."""
         if self.ends_alike:
             return np.zeros(len(cells), np.bool_)
-        low, box = cells[:, 1:] * self.target.chunk_shape, self.target.box
-        inside = (low >= box.topleft) & (low + self.target.chunk_shape <= box.bottomright)
-        return np.asarray(~inside.all(axis=1))
+        return np.asarray((self._boxes_in(cells) != (0, 0, 0, *self.target.chunk_shape)).any(axis=1))
+
+    def _boxes_in(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the part of each chunk that is inside of the box, shape (n, 6): lowest voxel and end along x, y, z, counted from the chunk."""
+        low, shape, box = cells[:, 1:] * self.target.chunk_shape, self.target.chunk_shape, self.target.box
+        return np.concatenate([np.clip(end - low, 0, shape) for end in (box.topleft, box.bottomright)], axis=1)
 
     def _codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         layout = self.target.layout
@@ -146,10 +152,11 @@ class Splice:
         if is_cut:
             voxels = source.codec.decode(data, shape, name, offset)
             clipped = self._clipped(voxels, cell)
-            if is_zero(clipped):
-                return None
-            if not np.array_equal(voxels.view(f"u{voxels.itemsize}"), clipped.view(f"u{voxels.itemsize}")):  # the bits of NaN count too
-                return target.codec.encode(clipped, name)
+            bits = f"u{voxels.itemsize}"  # of NaN and -0.0 too
+            outside = int(np.count_nonzero((voxels.view(bits) != clipped.view(bits)).any(axis=0)))
+            self.num_outside += outside
+            if outside:
+                return None if is_zero(clipped) else target.codec.encode(clipped, name)
         assert self._reframe is not None
         return self._reframe(data, shape, name, offset)
 
@@ -207,13 +214,19 @@ class Splice:
         cells, places, stretches = cells[located[:, 2]], places[located[:, 2]], located[:, :2]
         self._check_sizes(file, stretches, places)
         is_cut, ends = self._is_cut(cells), np.cumsum(stretches[:, 1] - stretches[:, 0])
-        first, stored = 0, 0
+        store, first, batches = self.source.store, 0, []
+        nbytes = _BATCH_NBYTES if store.is_local else store.batch_nbytes
         while first < len(codes):
-            last = max(first + 1, int(np.searchsorted(ends, (ends[first - 1] if first else 0) + _BATCH_NBYTES, "right")))
-            batch = slice(first, last)
-            stored += self._write_batch(output, file, stretches[batch], codes[batch], cells[batch], places[batch], is_cut[batch])
+            last = max(first + 1, int(np.searchsorted(ends, (ends[first - 1] if first else 0) + nbytes, "right")))
+            batches.append(slice(first, last))
             first = last
-        return len(located), stored
+
+        def read_batch(batch: slice) -> _Batch:
+            pieces = EncodedPieces()
+            read = _read(file, stretches[batch], pieces, store.gap_nbytes)
+            return _Batch(codes[batch], cells[batch], places[batch], is_cut[batch], stretches[batch, 0], pieces, *read)
+
+        return len(located), sum(self._write_batch(output, file.name, batch) for batch in store.map(read_batch, batches, _BATCHES_AHEAD))
 
     def _check_sizes(self, file: StoredFile, stretches: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> None:
         """Raise CorruptError for sizes that no chunk has, before memory is allocated for them."""
@@ -222,29 +235,50 @@ class Splice:
             where = f"{file.name}: chunk {tuple(places[row, 1:].tolist())}: byte {stretches[row, 0]}"
             raise CorruptError(f"{where}: expected an encoded chunk of at most {largest} bytes, found {sizes[row]} bytes")
 
-    def _write_batch(
-        self, output: ShardFile, file: StoredFile, stretches: npt.NDArray[np.int64], codes: npt.NDArray[np.uint64],
-        cells: npt.NDArray[np.int64], places: npt.NDArray[np.int64], is_cut: npt.NDArray[np.bool_],
-    ) -> int:  # fmt: skip
-        """Append some chunks that are read at once; compiled loops convert all that need no decoding."""
-        conversion, pieces, done, stored = self._conversion, EncodedPieces(), 0, 0
-        memory, in_memory = _read(file, stretches, pieces, self.source.store.gap_nbytes)
-        out = pieces.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
-        stops = np.append(np.flatnonzero(is_cut), len(codes))
+    def _write_batch(self, output: ShardFile, name: str, batch: _Batch) -> int:
+        """Append some chunks of a file, and return how many are not zero; compiled loops convert all that need no decoding."""
+        conversion, done, stored = self._conversion, 0, 0
+        memory, in_memory, codes, cells = batch.memory, batch.in_memory, batch.codes, batch.cells
+        out = batch.pieces.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
+        # In most datasets, the voxels around the box are zero: then the chunks that it cuts are copied too.
+        must_decode, cut = batch.is_cut.copy(), np.flatnonzero(batch.is_cut)
+        if conversion is None:
+            must_decode[:] = True
+        elif len(cut):
+            must_decode[cut] = ~conversion.are_zero_outside(memory, in_memory[cut], self._boxes_in(cells[cut]))
+        stops = np.append(np.flatnonzero(must_decode), len(codes))
         while done < len(codes):
-            if conversion is not None and not is_cut[done]:
-                stop = int(stops[np.searchsorted(stops, done)])
+            stop = int(stops[np.searchsorted(stops, done)])
+            if conversion is not None and done < stop:
                 sizes = conversion.convert(memory, in_memory[done:stop], out)
                 stored += _append(output, codes[done : done + len(sizes)], sizes, out)
                 done += len(sizes)
-            if done < len(codes) and (conversion is None or is_cut[done] or done < stop):
-                (start, nbytes), place, cell = in_memory[done].tolist(), tuple(places[done].tolist()), tuple(cells[done].tolist())
-                name, offset = f"{file.name}: chunk {place[1:]}", int(stretches[done, 0])
-                one = self._converted(memory[start : start + nbytes].tobytes(), place, cell, name, offset, is_cut=bool(is_cut[done]))
+            if done < len(codes) and (done < stop or must_decode[done]):
+                (start, nbytes), place, cell = in_memory[done].tolist(), tuple(batch.places[done].tolist()), tuple(cells[done].tolist())
+                data, chunk, is_cut = memory[start : start + nbytes].tobytes(), f"{name}: chunk {place[1:]}", bool(batch.is_cut[done])
+                one = self._converted(data, place, cell, chunk, int(batch.offsets[done]), is_cut=is_cut)
                 stored += 0 if one is None else _append_one(output, int(codes[done]), one)
                 done += 1
-        pieces.release()
+        batch.pieces.release()
         return stored
+
+
+class _Batch(NamedTuple):
+    """Chunks of one file that are read together."""
+
+    codes: npt.NDArray[np.uint64]
+    cells: npt.NDArray[np.int64]
+    """Cells in the target, shape (n, 4)."""
+    places: npt.NDArray[np.int64]
+    """Cells in the source, shape (n, 4)."""
+    is_cut: npt.NDArray[np.bool_]
+    offsets: npt.NDArray[np.int64]
+    """First byte of each chunk in the file."""
+    pieces: EncodedPieces
+    """Owner of the memory."""
+    memory: npt.NDArray[np.uint8]
+    in_memory: npt.NDArray[np.int64]
+    """First byte in the memory, and size, shape (n, 2)."""
 
 
 def _append(output: ShardFile, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> int:
@@ -273,7 +307,8 @@ def _read(file: StoredFile, stretches: npt.NDArray[np.int64], pieces: EncodedPie
     at = np.cumsum(lasts - firsts) - (lasts - firsts)  # of each byte range in memory
     memory = pieces.reserve(int((lasts - firsts).sum()))
     for first, last, to in zip(firsts.tolist(), lasts.tolist(), at.tolist(), strict=True):
-        file.read_into(memory[to : to + last - first], first)
+        if not file.read_into(memory[to : to + last - first], first):
+            raise MissingError(f"{file.name}: not found, though it existed a moment ago")
     group = np.searchsorted(firsts, stretches[:, 0], "right") - 1
     return memory, np.stack([stretches[:, 0] - firsts[group] + at[group], stretches[:, 1] - stretches[:, 0]], axis=1)
 

@@ -272,11 +272,11 @@ class TargetArray:
         box = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
         receipt, splice, places = Receipt(shard, box, voxels=box.volume), self._splice(source), self._cells(box)
         if not self.is_sharded:
-            return self._spliced_files(receipt, splice.chunks(places))
+            return replace(self._spliced_files(receipt, splice.chunks(places)), outside=splice.num_outside)
         is_copy = isinstance(source.layout, Shards) and source.codec == self.array.codec and source.store.is_local
         if is_copy and splice.ends_alike and splice.has_same_cells:
             return self._copied_shard(receipt, source, places)
-        return self._spliced_shard(receipt, splice, places)
+        return replace(self._spliced_shard(receipt, splice, places), outside=splice.num_outside)
 
     def _copied_shard(self, receipt: Receipt, source: StoredArray, cells: npt.NDArray[np.int64]) -> Receipt:
         """Copy the stored chunks of other shards, whole stretches of a file at a time."""

@@ -278,6 +278,8 @@ class ShardTally:
         self._files = 0
         self._nbytes = 0
         self.voxels = 0
+        self.outside = 0
+        """Nonzero voxels outside of the box that were left out."""
         self._minimum: Any = None
         self._maximum: Any = None
         self._nonzero: BoundingBox | None = None
@@ -289,6 +291,7 @@ class ShardTally:
         self._files += receipt.files if receipt.path is not None else 0
         self._nbytes += receipt.nbytes
         self.voxels += receipt.voxels
+        self.outside += receipt.outside
         if receipt.minimum is not None and receipt.maximum is not None:
             self._widen(receipt.minimum, receipt.maximum)
         elif receipt.path is not None:

@@ -17,6 +17,7 @@ from wkwdask.model.volume import relative_to
 from wkwdask.plans.regions import Tiling, plan_splicing
 from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.report import counted
 from wkwdask.runs.staged import check_existing, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import is_below
@@ -128,9 +129,14 @@ class Rechunk(Plan):
         note = yield Phase(job, self.staged.owner.command)
         if self.verify:
             yield Phase(EqualJob(self.volume, self.target.as_volume(), self.plan), f"comparing {folder}")
-        report = job.tallies[0].report(folder)
-        is_zero = report.voxels and not report.files
-        return Outcome(job.tallies, "; ".join(filter(None, [note, f"{folder} is all zero, as {self.volume.name} is" if is_zero else ""])))
+        (tally,) = job.tallies
+        report, notes = tally.report(folder), [note]
+        if report.voxels and not report.files:
+            notes.append(f"{folder} is all zero, as {self.volume.name} is")
+        if tally.outside and self.volume.box.size == self.stored.box.size:  # a part was not chosen, so nobody expects that voxels are left out
+            count = counted(tally.outside, "nonzero voxel")
+            notes.append(f"{self.volume.name} has {count} outside of its bounding box in the copied chunks: they are left out")
+        return Outcome(job.tallies, "; ".join(filter(None, notes)))
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.stored)

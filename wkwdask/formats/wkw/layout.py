@@ -9,6 +9,7 @@ A page is an aligned cube of blocks: one range of Morton codes, one slice of the
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, product
@@ -21,7 +22,7 @@ from wkwdask.formats.wkw.boxes import can_read_pairs, read_pairs
 from wkwdask.formats.wkw.file import decode_block, encode_block, format_file_head
 from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.formats.wkw.remote import read_remote_box, read_remote_pairs
+from wkwdask.formats.wkw.remote import head_nbytes, read_remote_box, read_remote_pairs
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, BoxRead, WkwFile, check_links_of, has_small_files, open_if_stored, read_small_files
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
@@ -31,7 +32,7 @@ from wkwdask.model.layout import Shards
 from wkwdask.model.stored_array import BoxCodec, StoredArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Vec4
     from wkwdask.model.file_buffer import FileBuffer
-    from wkwdask.model.store import StoredFile
+    from wkwdask.model.store import Store, StoredFile
     from wkwdask.model.stored_array import ChunkPairs
     from wkwdask.store.files import OpenFile
 
@@ -150,6 +151,14 @@ class WkwFiles(Shards, BoxCodec):
         if not can_read_pairs(array, pairs):
             return range(len(pairs.cells))
         return read_pairs(array, self.header, pairs) if array.store.is_local else read_remote_pairs(array, self.header, pairs)
+
+    @contextmanager
+    def opened(self, store: Store, key: str, ahead_nbytes: int = 0) -> Iterator[StoredFile | None]:
+        """Open a file; the header and jump table of a remote one are read in one request."""
+        del ahead_nbytes
+        (file,) = store.open_heads([key], head_nbytes(self.header, store))
+        with file or nullcontext():
+            yield file
 
     def _opened(self, file: StoredFile) -> WkwFile:
         return WkwFile(cast("OpenFile", file), self.header)

@@ -61,17 +61,17 @@ def open_in(store: Store, index: Vec3, header: WkwHeader) -> WkwFile | None:
 
 def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: Collection[Vec3] = ()) -> list[WkwFile | None]:
     """Open remote data files, or return them from the cache. Those in ``whole`` are read whole if they are not cached, and returned so."""
-    head_nbytes = _head_nbytes(header, store)
+    nbytes = head_nbytes(header, store)
     complete: dict[Vec3, WkwFile] = {}
 
     def open_file(key: tuple[str, str, Vec3]) -> _CachedFile:
         index = key[2]
-        (opened,) = store.open_heads([file_name(index)], _WHOLE_NBYTES + head_nbytes if index in whole else head_nbytes)
+        (opened,) = store.open_heads([file_name(index)], _WHOLE_NBYTES + nbytes if index in whole else nbytes)
         if opened is None:
             return _CachedFile(None, 1 << 10)
         file = cast("OpenRemoteFile", opened)
         complete[index] = WkwFile(file, header)
-        return _CachedFile(WkwFile(replace(file, head=file.head[:head_nbytes]), header), 2 * head_nbytes)
+        return _CachedFile(WkwFile(replace(file, head=file.head[:nbytes]), header), 2 * nbytes)
 
     def open_files(keys: list[tuple[str, str, Vec3]]) -> Iterator[_CachedFile]:
         return store.map(open_file, keys, _FILES_AT_ONCE)
@@ -80,7 +80,7 @@ def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: C
     return [complete.get(index, each.file) for index, each in zip(indices, cached, strict=True)]
 
 
-def _head_nbytes(header: WkwHeader, store: Store) -> int:
+def head_nbytes(header: WkwHeader, store: Store) -> int:
     """Return how much of a file is read first: all of a small file, else header and jump table, and the first blocks if the table is short."""
     return max_file_nbytes(header) if has_small_files(header) else max(store.gap_nbytes, min(header.smallest_data_offset, _LARGEST_HEAD_NBYTES))
 

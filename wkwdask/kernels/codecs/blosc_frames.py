@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import lz4.block
 import numpy as np
 
+from wkwdask.kernels.blocks.batch import decode_into
+from wkwdask.kernels.blocks.layout import LZ4, RAW, SIZE, START, Z
 from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES, LZ4_FLAG, NO_SPLIT_FLAG, STORED_FLAG, STORED_NBYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_DECODED_NBYTES = 1 << 20  # of blocks that are decoded together, while they are in the CPU cache
 _HEADER, _BLOCK_HEADER = struct.Struct("<BBBBiii"), struct.Struct("<ii")
 
 
@@ -56,6 +59,45 @@ def convert_chunks(
     sizes = np.zeros(len(places), np.int64)
     count = blosc_frames_compiled.convert_chunks(memory, places, conversion, nbytes, itemsize, out, sizes)
     return sizes[:count]
+
+
+def are_zero_outside(
+    memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], boxes: npt.NDArray[np.int64], length: int, voxel_nbytes: int, *, is_compressed: bool
+) -> npt.NDArray[np.bool_]:
+    """Return which blocks have only zeros outside of a box; False for a block that does not decode.
+
+    Parameters
+    ----------
+    memory : ndarray of uint8
+        Stored bytes.
+    places : ndarray of int64, shape (n, 2)
+        First byte and size of each block, of LZ4 or uncompressed; the axes of its voxels are z, y, x.
+    boxes : ndarray of int64, shape (n, 6)
+        Lowest voxel and end of the box in each block, along x, y, z.
+    length, voxel_nbytes : int
+        Edge of a block [voxels] and size of a voxel [bytes].
+    is_compressed : bool
+        Whether blocks are of LZ4.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+    """
+    from wkwdask.kernels.codecs import blosc_frames_compiled
+
+    nbytes, results = length**3 * voxel_nbytes, np.zeros(len(places), np.bool_)
+    rows = np.flatnonzero(places[:, 1] > 0 if is_compressed else places[:, 1] == nbytes)
+    while len(rows):
+        batch = rows[: max(1, _DECODED_NBYTES // nbytes)]
+        table, decoded = np.zeros((len(batch), Z + 1), np.int64), np.empty((voxel_nbytes, length, length, length * len(batch)), np.uint8, order="F")
+        table[:, START], table[:, SIZE], table[:, Z] = places[batch, 0], places[batch, 1], length * np.arange(len(batch))
+        broken = decode_into(memory, table, decoded, block_len=length, num_channels=voxel_nbytes, block_type=LZ4 if is_compressed else RAW).broken
+        good = batch if broken < 0 else batch[:broken]
+        found = np.zeros(len(good), np.bool_)
+        blosc_frames_compiled.are_zero_outside(decoded.ravel("K"), boxes[good], length, voxel_nbytes, found)
+        results[good] = found
+        rows = rows[len(batch) if broken < 0 else broken + 1 :]
+    return results
 
 
 def frame_header(nbytes: int, stored_nbytes: int, itemsize: int) -> bytes:

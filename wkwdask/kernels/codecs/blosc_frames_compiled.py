@@ -38,6 +38,32 @@ def _has_one_block(source: Any, at: Any, size: Any, nbytes: Any) -> Any:
     return _get(source, at + 12) == size and _get(source, at + 16) == FRAME_NBYTES - 4 and _get(source, at + 20) == size - FRAME_NBYTES != nbytes
 
 
+@helper
+def _is_zero_outside(blocks: Any, at: Any, box: Any, length: Any, voxel_nbytes: Any) -> Any:
+    row = length * voxel_nbytes
+    for z in range(length):
+        start, end = at, at + length * row
+        at = end
+        if box[2] <= z < box[5]:
+            low, high = start + box[1] * row, start + box[4] * row
+            if not (is_zero_raw(blocks, start, low) and is_zero_raw(blocks, high, end)):
+                return False
+            while low < high and box[3] - box[0] < length:
+                if not (is_zero_raw(blocks, low, low + box[0] * voxel_nbytes) and is_zero_raw(blocks, low + box[3] * voxel_nbytes, low + row)):
+                    return False
+                low += row
+        elif not is_zero_raw(blocks, start, end):
+            return False
+    return True
+
+
+@kernel
+def are_zero_outside(blocks: Any, boxes: Any, length: Any, voxel_nbytes: Any, results: Any) -> None:
+    """Report of each block, decoded one after another, whether all its bytes outside of a box are zero."""
+    for n in range(boxes.shape[0]):
+        results[n] = _is_zero_outside(blocks, n * length**3 * voxel_nbytes, boxes[n], length, voxel_nbytes)
+
+
 @kernel
 def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, itemsize: Any, out: Any, sizes: Any) -> Any:
     """Convert chunks one after another. Return the number of chunks before the first that must be decoded."""
