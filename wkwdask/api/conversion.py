@@ -72,6 +72,7 @@ def convert(
     category: Literal["color", "segmentation"] | None = None,
     pyramid: bool = False,
     on_error: Literal["fail", "fill"] = "fail",
+    strict_box: bool = False,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
@@ -132,6 +133,9 @@ def convert(
     on_error : {"fail", "fill"}
         Treatment of sections that are missing from the numbering, cannot be decoded, or have another size or type: raise an error that names the section, or
         fill it with zeros and name it in the report.
+    strict_box : bool
+        Leave out voxels outside of the bounding box that blocks of WKW contain when these are copied to OME-NGFF. Then blocks that cross the box are decoded.
+        By default such voxels are copied, and the report says so if a check of some blocks finds any. With ``bounding_box`` they are always left out.
     existing : {"error", "resume", "overwrite"}
         Action if the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it. An export replaces a folder only if an
         export made it.
@@ -195,7 +199,8 @@ def convert(
     if single_file is not None:
         return _convert_to_single_file(
             source, single_file, existing, layer=layer, mag=mag, bounding_box=bounding_box, channels=channels, axes=axes, dtype=dtype, value_range=value_range,
-            offset=offset, voxel_size=voxel_size, unit=unit, category=category, pyramid=pyramid, on_error=on_error, allow_external=allow_external, **options,
+            offset=offset, voxel_size=voxel_size, unit=unit, category=category, pyramid=pyramid, on_error=on_error, strict_box=strict_box,
+            allow_external=allow_external, **options,
         )  # fmt: skip
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
@@ -229,7 +234,8 @@ def convert(
         return planned_export_report(staged) or run_work(staged)
     storage = make_options(target_format.options, **options)
     destination = Destination(
-        os.fspath(target), layer=name if is_wkw else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external
+        os.fspath(target), layer=name if is_wkw else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external,
+        keeps_files=not (is_wkw or strict_box or box is not None),
     )  # fmt: skip
     if resolved is not None and image is not None:
         refuse_options(f"{source} is converted level by level", image_options)
@@ -280,7 +286,7 @@ def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Ex
 
 def _changes_voxels(selection: Mapping[str, Any]) -> bool:
     """Return whether options of :func:`convert` ask for another part, type or storage than that of the source."""
-    neutral = {"offset": (0, 0, 0), "unit": "nm", "on_error": "fail", "pyramid": False, "allow_external": False}
+    neutral = {"offset": (0, 0, 0), "unit": "nm", "on_error": "fail", "pyramid": False, "strict_box": False, "allow_external": False}
     return any(value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name) for name, value in selection.items())
 
 

@@ -49,6 +49,11 @@ from wkwdask.formats.registry import storage_records
     show_default=True,
     help="Treatment of bad and missing sections: stop with an error, or fill them with zeros.",
 )
+@click.option(
+    "--strict-box",
+    is_flag=True,
+    help="Decode copied blocks that cross the bounding box, and leave out their voxels outside. Default: copy them, and report if a check finds any.",
+)
 @storage_options(records=storage_records(exports=True))
 @resume_options("Replace an existing target; discard an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")

@@ -51,7 +51,7 @@ class Receipt:
     files: int = 1
     """Number of stored files, if anything is stored."""
     outside: int = 0
-    """Number of nonzero voxels of copied chunks that were left out, because they are outside of the box."""
+    """Number of copied chunks found with nonzero voxels outside of the box."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the values for a journal, without the path, which follows from shard and part."""

@@ -7,7 +7,8 @@ convert about a megabyte in one call::
                               |         |         zeros
     target shard   | frame, chunk 0 | frame, chunk 1 | ... | index |            one write
 
-A chunk is decoded only if the box cuts it, if it has no equivalent in the new encoding, or if its file is encoded in another way than its array.
+A chunk is decoded only if it has voxels outside of the box, if it has no equivalent in the new encoding, or if its file is encoded in another way than its
+array.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ SORT_BUFFER_NBYTES = 32 << 20  # of copied chunks that are sorted by code in mem
 _MAX_SHARDS_PER_FILE = 1 << 12  # target shards from one stored file: each of them searches the whole file
 _BATCH_NBYTES = 1 << 20  # of stored chunks that are converted in one call, while they are in the CPU cache
 _BATCHES_AHEAD = 4  # of remote files
+_CHECKED = 64  # chunks of a file that are checked for voxels outside of the box, where these are kept
 
 
 def has_stored_chunks(volume: Volume) -> bool:
@@ -53,15 +55,17 @@ def has_stored_chunks(volume: Volume) -> bool:
 class Splice:
     """Copy of stored chunks between two arrays with the same coordinates and boxes."""
 
-    def __init__(self, source: StoredArray, target: StoredArray) -> None:
+    def __init__(self, source: StoredArray, target: StoredArray, *, keeps_outside: bool = False) -> None:
         """Prepare the copy; the first voxel of ``target``, the array that is being written, has the coordinates 0."""
         self.source, self.target = source, target
         self._reframe, self._conversion = target.codec.reframe(source.codec), target.codec.frame_conversion(source.codec)
         ends = zip(source.box.bottomright, source.extent.bottomright, target.chunk_shape, strict=True)
         self.ends_alike = target.box == target.extent and all(end in (last, end // n * n) for end, last, n in ends)
         """Whether the box cuts no chunk that both arrays do not cut."""
+        self._keeps_outside = keeps_outside and self._conversion is not None and self.has_same_files
+        """Whether chunks keep their voxels outside of the box; some of those that it cuts are checked for such voxels."""
         self.num_outside = 0
-        """Number of nonzero voxels outside of the box in the chunks that it cuts; they are left out."""
+        """Number of chunks found with nonzero voxels outside of the box."""
 
     def obstacle(self) -> str:
         """Return why chunks must be decoded, an empty text if they can be copied."""
@@ -152,20 +156,21 @@ class Splice:
         if is_cut:
             voxels = source.codec.decode(data, shape, name, offset)
             clipped = self._clipped(voxels, cell)
-            bits = f"u{voxels.itemsize}"  # of NaN and -0.0 too
-            outside = int(np.count_nonzero((voxels.view(bits) != clipped.view(bits)).any(axis=0)))
-            self.num_outside += outside
-            if outside:
+            if clipped is not voxels:
                 return None if is_zero(clipped) else target.codec.encode(clipped, name)
         assert self._reframe is not None
         return self._reframe(data, shape, name, offset)
 
     def _clipped(self, voxels: npt.NDArray[Any], cell: Vec4) -> npt.NDArray[Any]:
-        """Return a copy of a chunk with zeros outside of the box."""
+        """Return a chunk with zeros outside of the box: a copy, if it has other voxels there."""
         corner = (cell[1], cell[2], cell[3])
         box = cell_box(corner, self.target.chunk_shape, self.target.box)
         clipped, inside = np.zeros_like(voxels), box.intersection(self.target.box)
         part_of_array(clipped, inside, box.topleft)[...] = part_of_array(voxels, inside, box.topleft)
+        bits = f"u{voxels.itemsize}"  # of NaN and -0.0 too
+        if np.array_equal(voxels.view(bits), clipped.view(bits)):
+            return voxels
+        self.num_outside += 1
         return clipped
 
     # -------------------------------------------------------------------------------------------- shard by shard
@@ -214,6 +219,9 @@ class Splice:
         cells, places, stretches = cells[located[:, 2]], places[located[:, 2]], located[:, :2]
         self._check_sizes(file, stretches, places)
         is_cut, ends = self._is_cut(cells), np.cumsum(stretches[:, 1] - stretches[:, 0])
+        if self._keeps_outside:
+            cut = np.flatnonzero(is_cut)
+            is_cut[np.delete(cut, np.s_[:: -(-len(cut) // _CHECKED) or 1])] = False
         store, first, batches = self.source.store, 0, []
         nbytes = _BATCH_NBYTES if store.is_local else store.batch_nbytes
         while first < len(codes):
@@ -240,12 +248,14 @@ class Splice:
         conversion, done, stored = self._conversion, 0, 0
         memory, in_memory, codes, cells = batch.memory, batch.in_memory, batch.codes, batch.cells
         out = batch.pieces.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
-        # In most datasets, the voxels around the box are zero: then the chunks that it cuts are copied too.
-        must_decode, cut = batch.is_cut.copy(), np.flatnonzero(batch.is_cut)
-        if conversion is None:
-            must_decode[:] = True
-        elif len(cut):
-            must_decode[cut] = ~conversion.are_zero_outside(memory, in_memory[cut], self._boxes_in(cells[cut]))
+        must_decode, cut = np.full(len(codes), conversion is None), np.flatnonzero(batch.is_cut)
+        if conversion is not None and len(cut):
+            # In most datasets, the voxels around the box are zero: then the chunks that it cuts are copied like the others.
+            has_outside = ~conversion.are_zero_outside(memory, in_memory[cut], self._boxes_in(cells[cut]))
+            if self._keeps_outside:
+                self.num_outside += int(has_outside.sum())
+            else:
+                must_decode[cut] = has_outside
         stops = np.append(np.flatnonzero(must_decode), len(codes))
         while done < len(codes):
             stop = int(stops[np.searchsorted(stops, done)])
@@ -255,7 +265,8 @@ class Splice:
                 done += len(sizes)
             if done < len(codes) and (done < stop or must_decode[done]):
                 (start, nbytes), place, cell = in_memory[done].tolist(), tuple(batch.places[done].tolist()), tuple(cells[done].tolist())
-                data, chunk, is_cut = memory[start : start + nbytes].tobytes(), f"{name}: chunk {place[1:]}", bool(batch.is_cut[done])
+                data, chunk = memory[start : start + nbytes].tobytes(), f"{name}: chunk {place[1:]}"
+                is_cut = bool(batch.is_cut[done]) and not self._keeps_outside
                 one = self._converted(data, place, cell, chunk, int(batch.offsets[done]), is_cut=is_cut)
                 stored += 0 if one is None else _append_one(output, int(codes[done]), one)
                 done += 1
@@ -272,6 +283,7 @@ class _Batch(NamedTuple):
     places: npt.NDArray[np.int64]
     """Cells in the source, shape (n, 4)."""
     is_cut: npt.NDArray[np.bool_]
+    """Chunks to check for voxels outside of the box."""
     offsets: npt.NDArray[np.int64]
     """First byte of each chunk in the file."""
     pieces: EncodedPieces

@@ -94,7 +94,7 @@ class TargetArray:
     is_in_place: bool = False
     """Whether the array existed before; then each published file must be durable at once."""
     keeps_files: bool = False
-    """Whether a file taken over from another array keeps voxels outside the box."""
+    """Whether files and chunks that are copied from another array keep voxels outside the box."""
     splicer: Splicer | None = None
 
     def built_in(self, folder: str) -> TargetArray:
@@ -263,7 +263,7 @@ class TargetArray:
         return "stored voxels around the box are kept" if self.merges else self._splice(source).obstacle()
 
     def _splice(self, source: StoredArray) -> Splice:
-        return Splice(source, self.as_volume())
+        return Splice(source, self.as_volume(), keeps_outside=self.keeps_files)
 
     def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
         """Create a shard from the stored bytes of a volume in the same place, and publish it."""

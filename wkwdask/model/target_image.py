@@ -58,7 +58,7 @@ class Destination:
     allow_external: bool = False
     """Whether links may lead out of the container of the image."""
     keeps_files: bool = False
-    """Whether copied files may contain voxels outside the box, which the image does not show."""
+    """Whether copied files and chunks may contain voxels outside the box, which the image does not show."""
 
     @property
     def required_voxel_size_nm(self) -> Lengths | None:

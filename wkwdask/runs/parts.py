@@ -279,7 +279,7 @@ class ShardTally:
         self._nbytes = 0
         self.voxels = 0
         self.outside = 0
-        """Nonzero voxels outside of the box that were left out."""
+        """Copied chunks found with nonzero voxels outside of the box."""
         self._minimum: Any = None
         self._maximum: Any = None
         self._nonzero: BoundingBox | None = None

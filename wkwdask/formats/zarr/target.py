@@ -104,6 +104,8 @@ class NgffTarget(TargetFolder):
         self._check_label(first, edit, is_label=is_label)
         folders = tuple(f"{self.folder}/{path}" for path in paths)
         targets = tuple(_target_array(folder, spec, encoding, source) for folder, spec, encoding in zip(folders, specs, encodings, strict=True))
+        if self.destination.keeps_files:  # arrays of copied chunks have an origin
+            targets = tuple(replace(target, keeps_files=encoding.origin is not None) for target, encoding in zip(targets, encodings, strict=True))
         if size is not None:
             self._check_voxel_size(size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)})
         array_settings = list(map(journal_settings, specs, encodings))
@@ -111,6 +113,8 @@ class NgffTarget(TargetFolder):
         # journals store a list with a value per array, and for a single array the value alone
         for name in array_settings[0]:
             settings[name] = array_settings[0][name] if len(specs) == 1 else [values[name] for values in array_settings]
+        if any(target.keeps_files for target in targets):
+            settings["keeps_outside"] = True
         return NewLevels(self.folder, folders, targets, settings, edit, (*self._warnings(specs), *lost), describe(encodings[0]))
 
     @property
