@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import time
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,15 @@ _SECONDS = 60
 
 
 async def look(url, is_complete, size=(600, 500)):
-    """Open a page, wait until a picture of it (rows, columns, 3) is complete, and return the last picture and the messages of the console."""
+    """Open a page in a browser of its own, wait until a picture of it is complete, and return the last picture and the messages of the console."""
+    async with open_page(size) as page:
+        await page.visit(url)
+        return await page.picture(is_complete), page.messages
+
+
+@asynccontextmanager
+async def open_page(size=(600, 500)):
+    """Start a browser, which ends with the block, and yield its empty page."""
     with browsing("about:blank", "--remote-debugging-port=0", f"--window-size={size[0]},{size[1]}") as profile:
         end = time.monotonic() + _SECONDS
         while not (port := Path(profile, "DevToolsActivePort")).exists() or not port.read_text():
@@ -28,30 +37,44 @@ async def look(url, is_complete, size=(600, 500)):
         pages = json.loads((await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port.read_text().split()[0]}/json")).body)
         connection = await websocket_connect(next(each["webSocketDebuggerUrl"] for each in pages if each["type"] == "page"), max_message_size=1 << 28)
         try:
-            page = _Page(connection)
-            for method, parameters in (("Runtime.enable", {}), ("Log.enable", {}), ("Page.navigate", {"url": url})):
-                answer = await page.call(method, **parameters)
-                assert "result" in answer, answer
-            while True:
-                answer = await page.call("Page.captureScreenshot", format="png")
-                # a busy browser may fail to draw a frame in time, and says so
-                if "result" in answer:
-                    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["result"]["data"]))).convert("RGB"))
-                    if is_complete(picture) or time.monotonic() > end:
-                        return picture, page.messages
-                assert time.monotonic() < end, f"no picture of the page: {answer}"
-                await asyncio.sleep(0.3)
+            page = Page(connection)
+            for method in ("Runtime.enable", "Log.enable"):
+                await page.call(method)
+            yield page
         finally:
             connection.close()
             while await connection.read_message() is not None:  # until the other side has closed it, too
                 pass
 
 
-class _Page:
-    """Calls of the browser's protocol for one page, and what the page writes on its console meanwhile."""
+class Page:
+    """A page of a browser, reached by the browser's protocol."""
 
     def __init__(self, connection):
-        self._connection, self._number, self.messages = connection, 0, []
+        self._connection, self._number = connection, 0
+        self.messages = []
+        """Kind and text of what was written on the console."""
+
+    async def visit(self, url):
+        answer = await self.call("Page.navigate", url=url)
+        assert "result" in answer, answer
+
+    async def evaluate(self, expression):
+        """Return the value of a JavaScript expression."""
+        return (await self.call("Runtime.evaluate", expression=expression, returnByValue=True))["result"]["result"]["value"]
+
+    async def picture(self, is_complete, seconds=_SECONDS):
+        """Wait until a picture of the page (rows, columns, 3) is complete, and return the last one."""
+        end = time.monotonic() + seconds
+        while True:
+            answer = await self.call("Page.captureScreenshot", format="png")
+            # a busy browser may fail to draw a frame in time, and says so
+            if "result" in answer:
+                picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["result"]["data"]))).convert("RGB"))
+                if is_complete(picture) or time.monotonic() > end:
+                    return picture
+            assert time.monotonic() < end, f"no picture of the page: {answer}"
+            await asyncio.sleep(0.1)
 
     async def call(self, method, **parameters):
         self._number += 1
