@@ -309,7 +309,7 @@ class PrecomputedShards(RewritableShards):
                 (table,) = file.minishards([minishard])
             except FormatError as error:
                 faults.append((Fault("minishard.broken", file.name, str(error).removeprefix(f"{file.name}: ")), -1))
-                is_stored[members] = True  # as far as anybody knows
+                is_stored[members] = True  # perhaps
                 continue
             if table.shape[1]:
                 rows.append(_places(table, members, ids[members], file.first_byte))
