@@ -270,3 +270,54 @@ def test_shards_of_zarr_python_are_cut_and_joined(tmp_path, shards):
     found = zarr.open_array(str(tmp_path / "b.ome.zarr" / "1"), mode="r")
     assert (found.shards, found.chunks, found.compressors) == (shards, (8, 8, 8), (codec,))
     np.testing.assert_array_equal(found[...], array)
+
+
+@pytest.mark.parametrize(
+    ("version", "axes", "units", "scale", "common"),
+    [
+        ("0.4", "tczyx", "nanometer", (0.5, 1, 28, 11, 11), []),
+        ("0.5", "tczyx", "micrometer", (0.5, 1, 0.028, 0.011, 0.011), [{"type": "scale", "scale": [2, 1, 1, 1, 1]}]),
+        ("0.5", "zyx", "micrometer", (0.028, 0.011, 0.011), []),
+        ("0.5", "zyx", None, (2, 1, 1), []),
+        ("0.4", "zyx", "nanometer", (2.8, 1.1, 1.1), [{"type": "scale", "scale": [10, 10, 10]}, {"type": "translation", "translation": [56, 440, 0]}]),
+    ],
+)
+def test_new_levels_have_the_axes_and_units_of_the_image(tmp_path, version, axes, units, scale, common):
+    url = f"zarr://{tmp_path}/a"
+    array = np.random.default_rng(1).integers(0, 255, (1, 2, 16, 24, 32)[5 - len(axes) :], np.uint8)
+    group = zarr.create_group(tmp_path / "a", zarr_format=2 if version == "0.4" else 3)
+    named = {"dimension_names": list(axes)} if version == "0.5" else {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+    group.create_array("0", shape=array.shape, chunks=(1, 1, 8, 8, 8)[5 - len(axes) :], dtype="uint8", **named)[...] = array
+    kinds = {"t": {"type": "time", "unit": "second"}, "c": {"type": "channel"}}
+    space = {"type": "space", **({} if units is None else {"unit": units})}
+    image = {
+        "name": "a", "axes": [{"name": letter, **kinds.get(letter, space)} for letter in axes],
+        "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": list(scale)}]}],
+        **({"coordinateTransformations": common} if common else {}),
+    }  # fmt: skip
+    group.attrs.update({"multiscales": [{"version": "0.4", **image}]} if version == "0.4" else {"ome": {"version": "0.5", "multiscales": [image]}})
+    before = wkwdask.info(url).scales[0]
+    wkwdask.build_pyramid(url, mags=["2-2-1", "4-4-2"], method="mean")
+    stored = json.loads((tmp_path / "a" / (".zattrs" if version == "0.4" else "zarr.json")).read_text())
+    after = (stored if version == "0.4" else stored["attributes"]["ome"])["multiscales"][0]
+    assert {key: value for key, value in after.items() if key not in ("datasets", "version")} == {
+        key: value for key, value in image.items() if key != "datasets"
+    }
+    assert after["datasets"][0] == image["datasets"][0]
+    for entry, factor in zip(after["datasets"][1:], ((1, 2, 2), (2, 4, 4)), strict=True):
+        steps = {step["type"]: step[step["type"]] for step in entry["coordinateTransformations"]}
+        factors = (*[1] * (len(axes) - 3), *factor)
+        np.testing.assert_allclose(steps["scale"], np.multiply(scale, factors))
+        np.testing.assert_allclose(steps["translation"], np.multiply(scale, np.subtract(factors, 1)) / 2, atol=1e-12)
+        level = zarr.open_group(tmp_path / "a", mode="r")[entry["path"]]
+        assert level.shape == tuple(-(-n // f) for n, f in zip(array.shape, factors, strict=True))
+        assert version == "0.4" or level.metadata.dimension_names == tuple(axes)
+    means = array.reshape(*array.shape[:-2], array.shape[-2] // 2, 2, array.shape[-1] // 2, 2).astype(float).mean((-3, -1))
+    np.testing.assert_array_equal(zarr.open_group(tmp_path / "a", mode="r")["2-2-1"][...], np.rint(means))
+    finest, *_ = wkwdask.info(url).scales
+    assert (finest.box, finest.resolution) == (before.box, before.resolution)
+    assert wkwdask.verify(url, pyramid=True).faults == ()
+    if find_spec("ome_zarr_models") is not None:
+        from ome_zarr_models import open_ome_zarr
+
+        assert len(open_ome_zarr(zarr.open_group(tmp_path / "a", mode="r")).attributes.model_dump(by_alias=True)) > 0

@@ -14,7 +14,7 @@ from wkwdask.formats.n5.block import VARLENGTH, Compression, format_header, head
 from wkwdask.formats.n5.layer import find_n5_layers, location_of
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.formats.zarr.documents import generic_array_document, group_document, is_view
-from wkwdask.formats.zarr.ngff import PyramidLevel, multiscale
+from wkwdask.formats.zarr.ngff import ImageAxes, PyramidLevel, multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
 from wkwdask.store import files
@@ -236,7 +236,7 @@ def _image(layer: Image) -> dict[str, Any] | None:
     for (level, volume), (a, b, c) in zip(arrays, lengths, strict=True):
         x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(volume.origin, (a, b, c), lengths[0], strict=True))
         levels.append(PyramidLevel(level.key, (a, b, c), (x, y, z)))
-    return multiscale(layer.name.rpartition("/")[2], levels, axes.pop(), "nanometer" if is_measured else None)
+    return multiscale(layer.name.rpartition("/")[2], levels, ImageAxes.of_letters(axes.pop(), "nanometer" if is_measured else None))
 
 
 def _common_block_mode(volume: StoredArray) -> int:

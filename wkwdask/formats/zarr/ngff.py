@@ -77,14 +77,65 @@ def zarr_format_of(version: str) -> int:
     return 2 if version == "0.4" else 3
 
 
-def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str | None = "nanometer", version: str = DEFAULT_VERSION) -> dict[str, Any]:
-    datasets = []
-    for level in levels:
-        scale, shift = {"c": 1.0, **dict(zip("xyz", level.lengths, strict=True))}, {"c": 0.0, **dict(zip("xyz", level.translation, strict=True))}
-        entry = dataset_entry(level.path, [float(scale[letter]) for letter in axes], [float(shift[letter]) for letter in axes])
-        datasets.append(entry if has_systems(version) else {**entry, "coordinateTransformations": list(steps_of(entry))})
-    space = {"type": "space", "unit": unit} if unit else {"type": "space"}
-    named = [{"name": "c", "type": "channel"} if letter == "c" else {"name": letter, **space} for letter in axes]
+@dataclass(frozen=True, slots=True)
+class ImageAxes:
+    """Axes of an image that is written."""
+
+    letters: str
+    """One for each axis, ``-`` for an axis of length 1 that is neither spatial nor channels."""
+    named: Sequence[Mapping[str, Any]]
+    """The axes as metadata state them."""
+    scale: tuple[float, ...]
+    """Along each axis, the stored scale of a voxel of 1 nm, or of any voxel if the axis is not spatial."""
+    shift: tuple[float, ...]
+    """Along each axis, what the translations of levels have to add."""
+
+    @classmethod
+    def of_letters(cls, letters: str, unit: str | None = "nanometer") -> ImageAxes:
+        """Return the axes of a new image."""
+        space = {"type": "space", "unit": unit} if unit else {"type": "space"}
+        named = [{"name": "c", "type": "channel"} if letter == "c" else {"name": letter, **space} for letter in letters]
+        return cls(letters, named, (1.0,) * len(letters), (0.0,) * len(letters))
+
+    @classmethod
+    def of_image(cls, image: Mapping[str, Any], named: Sequence[Mapping[str, Any]]) -> ImageAxes | None:
+        """Return the axes of an entry of ``multiscales``; None if new levels cannot have them."""
+        letters = "".join(axis_letters(str(axis.get("name")).lower() for axis in named))
+        units = {letter: axis.get("unit") for letter, axis in zip(letters, named, strict=True) if letter in "xyz"}
+        lengths = (1.0, 1.0, 1.0) if set(units.values()) <= {None} else nm_per_unit(units, None)
+        # The transformations of the whole image apply after those of a level (OME-NGFF 0.5, "multiscales").
+        common = _parse_level({"path": ""}, () if "coordinateSystems" in image else image.get("coordinateTransformations") or ())
+        first = next((scale_of(entry) for entry in image["datasets"]), ())
+        factors, moves = ((common.scale or (1.0,) * len(named)), (common.translation or (0.0,) * len(named)))
+        if letters.replace("-", "") not in ("zyx", "czyx") or lengths is None or not len(factors) == len(moves) == len(named) or 0 in factors:
+            return None
+        nm = dict(zip("xyz", lengths, strict=True))
+        others = first if len(first) == len(named) else (1.0,) * len(named)
+        scale = tuple(1 / (nm[letter] * factor) if letter in nm else other for letter, factor, other in zip(letters, factors, others, strict=True))
+        return cls(letters, named, scale, tuple(0.0 - move / factor for move, factor in zip(moves, factors, strict=True)))
+
+    def entry(self, level: PyramidLevel) -> dict[str, Any]:
+        """Return the dataset entry of a level."""
+        scale, shift = list(self.scale), list(self.shift)
+        for letter, length, place in zip("xyz", level.lengths, level.translation, strict=True):
+            n = self.letters.find(letter)
+            if n < 0:
+                continue
+            scale[n], shift[n] = length * self.scale[n], place * self.scale[n] + self.shift[n]
+        return dataset_entry(level.path, [float(n) for n in scale], [float(n) for n in shift])
+
+    def lengths_nm(self, scale: Sequence[float]) -> Lengths | None:
+        """Return the edge lengths of a voxel in nanometers from the scale of a dataset entry, None if it has none."""
+        if len(scale) != len(self.letters) or min(scale) <= 0:
+            return None
+        x, y, z = (scale[n] / self.scale[n] for n in map(self.letters.index, "xyz"))
+        return x, y, z
+
+
+def multiscale(name: str, levels: Iterable[PyramidLevel], axes: ImageAxes, version: str = DEFAULT_VERSION) -> dict[str, Any]:
+    entries = list(map(axes.entry, levels))
+    datasets = entries if has_systems(version) else [{**entry, "coordinateTransformations": list(steps_of(entry))} for entry in entries]
+    named = list(axes.named)
     systems = {"coordinateSystems": [{"name": INTRINSIC, "axes": named}]} if has_systems(version) else {"axes": named}
     return {"name": name, **systems, "datasets": merge_entries([], datasets)}
 

@@ -17,7 +17,7 @@ from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.formats.wkw.remote import open_in
 from wkwdask.formats.wkw.virtual_shard import VirtualShard, cube_len, is_framable
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, new_axes, raw_codecs, zarr_shape
-from wkwdask.formats.zarr.ngff import image_attributes, multiscale, pyramid_level
+from wkwdask.formats.zarr.ngff import ImageAxes, image_attributes, multiscale, pyramid_level
 from wkwdask.formats.zarr.views import VirtualArray, choose_chunk_shape
 from wkwdask.geometry import morton
 from wkwdask.model.volume import relative_to
@@ -163,7 +163,7 @@ def serve_image(image: Image, volumes: dict[Mag, StoredArray], *, is_segmentatio
         level = pyramid_level(mag.name, mag, array.topleft, size)
         shift = [t + s / 2 for t, s in zip(level.translation, size or (1.0, 1.0, 1.0), strict=True)]
         levels.append(replace(level, translation=(shift[0], shift[1], shift[2])))
-    described = multiscale(image.name, levels, new_axes(first.num_channels), None if size is None else "nanometer")
+    described = multiscale(image.name, levels, ImageAxes.of_letters(new_axes(first.num_channels), None if size is None else "nanometer"))
     attributes = image_attributes(described, version="0.5", is_label=is_segmentation)
     documents[FILE_NAME] = format_document(group_document(attributes)).encode()
     return ServedImage(documents, arrays)

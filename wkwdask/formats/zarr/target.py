@@ -27,6 +27,7 @@ from wkwdask.formats.zarr.ngff import (
     DEFAULT_VERSION,
     LABELS,
     VERSIONS,
+    ImageAxes,
     has_systems,
     is_written,
     multiscale,
@@ -76,13 +77,15 @@ class NgffTarget(TargetFolder):
         del existing
         if self.destination.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.destination.category!r}')
-        first, sizes = specs[0], self._voxel_sizes()
+        first = specs[0]
+        shared = self._axes(first.num_channels)
+        sizes = self._voxel_sizes(shared)
         source = _copied_node(first, like)
         version = self._version(options, source)
         dtype = checked_dtype(first.dtype)
         is_label = (self.destination.category or guess_category(dtype, first.num_channels)) == "segmentation"
         entry = self._copied_entry(first, version, like)
-        axes = new_axes(first.num_channels) if entry is None else like.codec.axes  # type: ignore[union-attr]
+        axes = shared.letters if entry is None else like.codec.axes  # type: ignore[union-attr]
         blosc = blosc_of(like) if options.compression is None else BLOSC
         options = with_defaults_from(options, like)
         encodings = [
@@ -92,18 +95,21 @@ class NgffTarget(TargetFolder):
         if entry is None:
             # An explicit voxel size comes first, so that a mismatch with the existing image is reported.
             size = self.destination.required_voxel_size_nm or next(iter(sizes.values()), None) or self.destination.source_voxel_size_nm
+            if size is None and self._entries:  # an image without units, whose finest array is mag 1
+                size = min(filter(None, (_base_size(stored, Mag(1, 1, 1), shared) for stored in self._entries)), default=None)
             if size is None:
                 raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
             corners = (encoding.origin or spec.box.topleft for spec, encoding in zip(specs, encodings, strict=True))
             levels = [pyramid_level(spec.box.mag.name, spec.box.mag, corner, size) for spec, corner in zip(specs, corners, strict=True)]
-            edit, lost = self._edit(first, levels, version, is_label=is_label)
+            edit, lost = self._edit(first, levels, shared, version, is_label=is_label)
             paths = [level.path for level in levels]
         else:
-            size, paths = _base_size(entry, first.box.mag), [entry["path"]]
+            size, paths = None if self.image is None else _base_size(entry, first.box.mag, shared), [entry["path"]]
             edit, lost = self._copied_edit(entry, first, version, like)
         self._check_label(first, edit, is_label=is_label)
         folders = tuple(f"{self.folder}/{path}" for path in paths)
-        targets = tuple(_target_array(folder, spec, encoding, source) for folder, spec, encoding in zip(folders, specs, encodings, strict=True))
+        names = None if entry is not None or self.image is None else [axis.get("name") for axis in shared.named]
+        targets = tuple(_target_array(folder, spec, encoding, source, names) for folder, spec, encoding in zip(folders, specs, encodings, strict=True))
         if self.destination.keeps_files:  # arrays of copied chunks have an origin
             targets = tuple(replace(target, keeps_files=encoding.origin is not None) for target, encoding in zip(targets, encodings, strict=True))
         if size is not None:
@@ -182,13 +188,22 @@ class NgffTarget(TargetFolder):
             raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, expected {' or '.join(VERSIONS)}")
         return version
 
-    def _edit(self, spec: LevelSpec, levels: Sequence[PyramidLevel], version: str, *, is_label: bool) -> tuple[NgffEdit, list[Warning]]:
+    def _axes(self, num_channels: int) -> ImageAxes:
+        """Return the axes of new levels: those of the existing image if it can have them."""
+        named = None if self.image is None or not self.image["datasets"] else stated_axes(self.image, self.folder)
+        stored = None
+        if self.image is not None and isinstance(named, list) and all(isinstance(axis, dict) for axis in named):
+            stored = ImageAxes.of_image(self.image, named)
+        own = ImageAxes.of_letters(new_axes(num_channels))
+        return own if stored is None or ("c" in own.letters and "c" not in stored.letters) else stored
+
+    def _edit(self, spec: LevelSpec, levels: Sequence[PyramidLevel], axes: ImageAxes, version: str, *, is_label: bool) -> tuple[NgffEdit, list[Warning]]:
         """Return the metadata edit of new arrays, checked against the existing image, and a warning about metadata of their source that it lacks."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
-            self._check_no_duplicate(level)
+            self._check_no_duplicate(level, axes)
         rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
-        edit = NgffEdit(self.folder, version, multiscale(name, levels, new_axes(spec.num_channels), version=version), is_label, rgb)
+        edit = NgffEdit(self.folder, version, multiscale(name, levels, axes, version), is_label, rgb)
         edit.check_current()
         return edit, [] if self._source is None else self._lost(self._source.lost_in(edit.new_attributes, self.destination.image.levels))
 
@@ -201,18 +216,18 @@ class NgffTarget(TargetFolder):
     def _entries(self) -> list[dict[str, Any]]:
         return [] if self.image is None else self.image["datasets"]
 
-    def _check_no_duplicate(self, level: PyramidLevel) -> None:
+    def _check_no_duplicate(self, level: PyramidLevel, axes: ImageAxes) -> None:
         """Raise ExistsError if an array of another name has the voxel size of a new level."""
         for entry in self._entries:
-            scale = scale_of(entry)[-3:]
-            same = len(scale) == 3 and all(abs(a / b - 1) < 1e-3 for a, b in zip(scale, reversed(level.lengths), strict=True) if b)
+            lengths = axes.lengths_nm(scale_of(entry))
+            same = lengths is not None and all(abs(a / b - 1) < 1e-3 for a, b in zip(lengths, level.lengths, strict=True) if b)
             if same and entry["path"] != level.path:
                 raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote")
 
-    def _voxel_sizes(self) -> dict[str, Lengths]:
+    def _voxel_sizes(self, axes: ImageAxes) -> dict[str, Lengths]:
         """Return the voxel size of mag 1 according to each array, by its path; empty if other software named the arrays."""
         try:
-            sizes = {entry["path"]: _base_size(entry, Mag.parse(entry["path"])) for entry in self._entries}
+            sizes = {entry["path"]: _base_size(entry, Mag.parse(entry["path"]), axes) for entry in self._entries}
         except ValueError:
             return {}
         return {path: size for path, size in sizes.items() if size is not None}
@@ -248,13 +263,15 @@ def _copied_node(spec: LevelSpec, like: Volume | None) -> Node | None:
     return read_node(like.name) if spec.is_copy and isinstance(like, StoredArray) else None
 
 
-def _base_size(entry: Mapping[str, Any], mag: Mag) -> Lengths | None:
-    """Return the voxel size of mag 1 according to the dataset entry of a mag, in its unit; None if it has no scale."""
-    scale = scale_of(entry)[-3:]
-    return None if len(scale) < 3 or min(scale) <= 0 else ratio_of((scale[2], scale[1], scale[0]), mag.factors)
+def _base_size(entry: Mapping[str, Any], mag: Mag, axes: ImageAxes) -> Lengths | None:
+    """Return the voxel size of mag 1 in nanometers according to the dataset entry of a mag; None if it has no scale."""
+    lengths = axes.lengths_nm(scale_of(entry))
+    return None if lengths is None else ratio_of(lengths, mag.factors)
 
 
-def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding, source: Node | None = None, *, keeps_place: bool = True) -> TargetArray:
+def _target_array(
+    folder: str, spec: LevelSpec, encoding: ArrayEncoding, source: Node | None = None, names: Any = None, *, keeps_place: bool = True
+) -> TargetArray:
     """Return a new array as a target, which may begin before its box. A copy has attributes and names of axes of its source."""
     store, box, origin = open_store(folder), spec.box, encoding.origin or spec.box.topleft
     attributes = {} if source is None else {name: value for name, value in source.attributes.items() if name not in (VIEW_MARK, INNER_BOX)}
@@ -266,7 +283,7 @@ def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding, source:
         documents = {".zarray": encoding.document_v2(size), ".zattrs": attributes}
     else:
         documents = {FILE_NAME: encoding.document(size, attributes)}
-        names = None if source is None else source.document.get("dimension_names")
+        names = names if source is None else source.document.get("dimension_names")
         if names is not None and len(names) == len(encoding.axes):
             documents[FILE_NAME]["dimension_names"] = names
     name = next(iter(documents))

@@ -16,7 +16,7 @@ import numpy as np
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.zarr.documents import FILE_NAME, VIEW_MARK, array_document, format_document, group_document, is_view, new_axes, raw_codecs
-from wkwdask.formats.zarr.ngff import LABELS, image_attributes, label_attributes, multiscale, pyramid_level, rgb_range
+from wkwdask.formats.zarr.ngff import LABELS, ImageAxes, image_attributes, label_attributes, multiscale, pyramid_level, rgb_range
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
@@ -39,7 +39,7 @@ _KEY = re.compile(r"c(?:/0)?/(\d+)/(\d+)/(\d+)", re.ASCII)
 def layer_attributes(layer: Image, levels: Iterable[PyramidLevel], volume: Volume) -> dict[str, Any]:
     """Return the attributes of the image group of a layer; ``volume`` is any of its mags."""
     is_label = layer.category == "segmentation"
-    image = multiscale(layer.name, levels, new_axes(volume.num_channels), None if layer.voxel_size_nm is None else "nanometer")
+    image = multiscale(layer.name, levels, ImageAxes.of_letters(new_axes(volume.num_channels), None if layer.voxel_size_nm is None else "nanometer"))
     rgb = None if is_label else rgb_range(volume.dtype, volume.num_channels)
     return image_attributes(image, version="0.5", is_label=is_label, rgb=rgb)
 
