@@ -168,18 +168,36 @@ class Client:
         shape, chunk, dtype = entry["size"], entry["chunk_sizes"][0], np.dtype(info["data_type"])
         is_recoded = dtype.name in ("uint32", "uint64") and info["num_channels"] == 1  # with blocks of (8, 8, 8) where voxels are cubes
         self.viewer.block_size = entry.get("compressed_segmentation_block_size", [8, 8, 8] if is_recoded else None)
-        layer, found = self._shown(name, info, self._dimensions(info, entry))
+        layer, found = self._shown(info["type"], self.source(name), _metres(entry), self._dimensions(info, entry))
         out = np.zeros((info["num_channels"], *shape), dtype)
-        cells = list(product(*(range(-(-n // edge)) for n, edge in zip(shape, chunk, strict=True))))
-        with _one_change(self.viewer.config_state):
-            futures = {cell: self.viewer._volume_chunk(layer, found, [*cell, *[0] * (found.rank - 3)]) for cell in cells}
-        wait(futures.values(), _SECONDS)
-        for cell, future in futures.items():
+        for cell, voxels in self._chunks(layer, found, [range(-(-n // edge)) for n, edge in zip(shape, chunk, strict=True)]):
             low = [n * edge for n, edge in zip(cell, chunk, strict=True)]
             x, y, z = (slice(a, min(a + edge, n)) for a, edge, n in zip(low, chunk, shape, strict=True))
-            voxels = future.result(0)
             out[:, x, y, z] = voxels if voxels.ndim == 3 else voxels.transpose(3, 0, 1, 2)
         return out
+
+    def read_zarr(self, name: str, mag: str = "1") -> np.ndarray:
+        """Read a level of an OME-NGFF image with one channel, shape (x, y, z)."""
+        levels = json.loads((self._folder / name / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]["datasets"]
+        (level,) = (each for each in levels if each["path"] == mag)
+        space = self._space([length / 1e9 for length in reversed(level["coordinateTransformations"][0]["scale"])])
+        layer, found = self._shown("image", f"zarr3://{self._url}/{name}/", space.scales, space)
+        self.viewer.block_size = [8, 8, 8] if found.data_type in ("uint32", "uint64") else None  # as in read(): voxels must be cubes
+        ends = zip(found.lower_bound - found.grid_origin, found.upper_bound - found.grid_origin, found.chunk_shape, strict=True)
+        out = np.zeros(found.upper_bound - found.lower_bound, found.data_type)
+        for cell, voxels in self._chunks(layer, found, [range(low // edge, -(-high // edge)) for low, high, edge in ends]):
+            low = np.multiply(cell, found.chunk_shape) + found.grid_origin - found.lower_bound
+            first = np.maximum(-low, 0)
+            part = voxels[tuple(map(slice, first, found.upper_bound - found.lower_bound - low))]
+            out[tuple(map(slice, low + first, low + first + part.shape))] = part
+        return out
+
+    def _chunks(self, layer: str, found: Any, ranges: Sequence[range]) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+        """Request chunks of all cells (x, y, z) of a box together; yield cell and voxels of each."""
+        with _one_change(self.viewer.config_state):
+            futures = {cell: self.viewer._volume_chunk(layer, found, [*cell, *[0] * (found.rank - 3)]) for cell in product(*ranges)}
+        wait(futures.values(), _SECONDS)
+        return ((cell, future.result(0)) for cell, future in futures.items())
 
     def screenshot(self, image: str, segmentation: str, size: tuple[int, int], scale: float = 1.0) -> bytes:
         """Draw the middle of an image with a segmentation over it.
@@ -217,13 +235,13 @@ class Client:
                 return picture
         raise TimeoutError(f"Neuroglancer drew no picture of {image} and {segmentation} in {3 * _SECONDS} s")
 
-    def _shown(self, name: str, info: dict[str, Any], dimensions: Any) -> tuple[str, Any]:
+    def _shown(self, kind: str, source: str, scales: Sequence[float], dimensions: Any) -> tuple[str, Any]:
         """Show a volume in place of those before it, by ever new names until the client knows one: its own changes of the state may undo ours."""
         deadline = time.monotonic() + _SECONDS
         while True:
             self._count += 1
             layer = f"layer{self._count}"
-            self._show(layer, name, info)
+            self._show(layer, kind, source, scales)
             try:
                 return layer, self.viewer.volume_info(layer, dimensions=dimensions).result(_SECONDS)
             except ValueError as error:
@@ -231,15 +249,21 @@ class Client:
                     raise
                 time.sleep(0.3)
 
-    def _show(self, layer: str, name: str, info: dict[str, Any]) -> None:
+    def _show(self, layer: str, kind: str, source: str, scales: Sequence[float]) -> None:
         import neuroglancer
 
         with self.viewer.txn() as state:
-            state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=_metres(info["scales"][0]))
+            state.dimensions = self._space(scales)
             state.layers.clear()
             kinds = {"image": neuroglancer.ImageLayer, "segmentation": neuroglancer.SegmentationLayer}
-            state.layers[layer] = kinds[info["type"]](source=self.source(name))
+            state.layers[layer] = kinds[kind](source=source)
             state.layers[layer].visible = False  # decoded on request all the same, and nothing is drawn
+
+    @staticmethod
+    def _space(scales: Sequence[float]) -> Any:
+        import neuroglancer
+
+        return neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=list(scales))
 
     @staticmethod
     def _dimensions(info: dict[str, Any], entry: dict[str, Any]) -> Any:

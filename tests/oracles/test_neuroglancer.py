@@ -244,3 +244,15 @@ def test_n5(client, compression):
     picture = client.viewer.screenshot(size=[40, 30]).screenshot.image
     found = np.asarray(Image.open(io.BytesIO(picture)).convert("L"))
     np.testing.assert_array_equal(found, voxels[12:52, 9:39, 35].T)
+
+
+@pytest.mark.parametrize(("dtype", "compression"), [("uint8", "lz4"), ("uint16", "lz4hc"), ("uint32", "raw"), ("float32", "lz4")])
+def test_blocks_of_wkw_as_chunks_of_zarr(client, tmp_path, dtype, compression):
+    voxels, name = _image(dtype)[0], f"{dtype}.ome.zarr"
+    wkwdask.create_dataset(tmp_path / "ds", NM)
+    wkwdask.to_wkw(voxels, tmp_path / "ds" / "color" / "1", offset=(5, 20, 3), block_len=8, file_len=2, compression=compression, category="color")
+    wkwdask.convert(tmp_path / "ds", client.folder / name, layer="color")
+    found = client.read_zarr(name)
+    x, y, z = np.subtract(found.shape, voxels.shape)  # the array begins at the corner of a file
+    assert (x, y, z, found.dtype) == (5, 4, 3, voxels.dtype)
+    np.testing.assert_array_equal(found, np.pad(voxels, [(x, 0), (y, 0), (z, 0)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import lz4.block
 import numpy as np
 
 import wkwdask
@@ -40,3 +41,11 @@ def absolute(path):
 def document(path):
     """Read a JSON file."""
     return json.loads(path.read_text())
+
+
+def stored_block():
+    """Draw a block of 8 voxels, shape (x, y, z), whose LZ4 encoding has as many bytes as its voxels."""
+    random = np.random.default_rng(1)
+    start = random.integers(1, 256, 512 - 40, np.uint8)
+    blocks = (np.concatenate([start, start[:length], random.integers(1, 256, 40 - length, np.uint8)]) for length in range(4, 28))
+    return next(block for block in blocks if len(lz4.block.compress(block.tobytes(), store_size=False)) == 512).reshape((8, 8, 8), order="F")

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import dask
-import lz4.block
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.zarr_sources import stored_block
 
 import wkwdask
 from wkwdask.errors import FormatError
@@ -212,15 +212,11 @@ def test_voxels_that_other_software_left_around_the_box_are_reported(tmp_path, u
 
 
 def test_blocks_as_large_as_their_voxels_become_stored_frames(tmp_path):
-    random = np.random.default_rng(1)
-    start = random.integers(1, 256, 512 - 40, np.uint8)
-    blocks = (np.concatenate([start, start[:length], random.integers(1, 256, 40 - length, np.uint8)]) for length in range(4, 28))
-    block = next(block for block in blocks if len(lz4.block.compress(block.tobytes(), store_size=False)) == 512)
-    array = block.reshape((1, 8, 8, 8), order="F")
+    array = stored_block()[np.newaxis]
     source = dataset(tmp_path / "ds", array, block_len=8, file_len=1, compression="lz4")
     wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color")
     (shard,) = shards(tmp_path / "em.ome.zarr" / "1")
-    assert shard.read_bytes()[16 : 16 + 512] == block.tobytes()
+    assert shard.read_bytes()[16 : 16 + 512] == array.tobytes(order="F")
     expect_zarr(tmp_path / "em.ome.zarr" / "1", array)
     wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "back", layer="color")
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "back" / "color" / "1"), array)
