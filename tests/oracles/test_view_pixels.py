@@ -57,7 +57,7 @@ def _image(dtype=np.uint8):
 
 
 def _labels(dtype=np.uint64):
-    """Make cubes of 40 labels, of which some differ in their upper bits only."""
+    """Make cubes of 40 labels; some differ in their upper bits only."""
     ids = np.append(RANDOM.integers(1, 1 << 60, 20, np.uint64), RANDOM.integers(1, 1 << 28, 20, np.uint64) << np.uint64(32) | np.uint64(7)).astype(dtype)
     return np.kron(RANDOM.choice(ids, (10, 8, 6)), np.ones((4, 4, 4), dtype))
 

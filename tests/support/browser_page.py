@@ -20,7 +20,7 @@ _SECONDS = 60
 
 
 async def look(url, is_complete, size=(600, 500)):
-    """Open a page in a browser of its own, wait until a picture of it is complete, and return the last picture and the messages of the console."""
+    """Open a page in a new browser, wait until a picture of it is complete, and return the last picture and the messages of the console."""
     async with open_page(size) as page:
         await page.visit(url)
         return await page.picture(is_complete), page.messages
