@@ -39,6 +39,7 @@ SKIPPED = {
     "python3 -m venv .venv ": "installs from the network",
     "python3 -m pip install ": "installs from the network",
     "wkwdask view ": "serves until it is interrupted",
+    "napari ": "opens a window",
     "wkwdask demo demo-dataset": "runs first",
     "wkwdask submit ": "SLURM",
     "wkwdask status demo-dataset --follow": "a job of SLURM to follow",

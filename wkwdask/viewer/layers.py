@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
 
 _ENCODINGS = {"": "", ".gz": "gzip", ".br": "br"}
-_SAMPLE_PIXELS = (256, 256)
+SAMPLE_PIXELS = (256, 256)
 _PERCENTILES = (0.5, 99.5)
 
 
@@ -76,12 +78,15 @@ class ShownLayer:
     def contrast(self) -> tuple[float, float] | None:
         """Return the range of most values in a slice through the middle, None if it has no two values."""
         with suppress(FormatError, MissingError, UnsupportedError, ModuleNotFoundError):
-            values = read_slice(self.coarsest, self.box, "x", "y", _SAMPLE_PIXELS, are_ids=False)
-            inside = values[np.isfinite(values) & (values != 0)]
-            if inside.size:
-                low, high = (float(n) for n in np.percentile(inside, _PERCENTILES))
-                return (low, high) if low < high else None
+            return contrast_of(read_slice(self.coarsest, self.box, "x", "y", SAMPLE_PIXELS, are_ids=False))
         return None
+
+
+def contrast_of(values: npt.NDArray[Any]) -> tuple[float, float] | None:
+    """Return the range of most values other than 0, None if there are no two."""
+    inside = values[np.isfinite(values) & (values != 0)]
+    low, high = (float(n) for n in np.percentile(inside, _PERCENTILES)) if inside.size else (0.0, 0.0)
+    return (low, high) if low < high else None
 
 
 def layers_of(url: str | os.PathLike[str], names: Sequence[str], mag: Mag | None) -> list[ShownLayer]:
@@ -97,7 +102,7 @@ def layers_of(url: str | os.PathLike[str], names: Sequence[str], mag: Mag | None
 
 
 def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
-    volumes = _open_mags(image, mag)
+    volumes = open_mags(image, mag)
     if not volumes:
         return None
     finest, *_, coarsest = [*volumes.values()] * 2
@@ -115,7 +120,7 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
     return ShownLayer(image.name, source, scheme, has_labels, is_decoded, box, size, finest.num_channels, finest.dtype, coarsest)
 
 
-def _open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
+def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     """Open the levels of an image with voxels; those that cannot be opened are left out if there are others."""
     if not image.mags:  # an array without a position in space
         volume = image.volume(mag)
