@@ -869,7 +869,7 @@ def test_diff_command(dataset, sound):
         (("diff", "damaged", "sound", "--layer", "color"), 0, "equal"),
         (("diff", "sound", "other"), 1, "only the first has cells"),
         (("diff", "sound", "nothing"), 2, "no such folder"),
-        (("verify", "sound", "--manifest", "check"), 1, "write a manifest first"),
+        (("verify", "sound", "--manifest", "check"), 2, "write a manifest first"),
     ],
 )
 def test_exit_codes(dataset, sound, monkeypatch, arguments, code, message):

@@ -311,7 +311,7 @@ def test_commands(tmp_path):
     both = run_here("verify", tmp_path, "--cluster", "local", "--scheduler", "tcp://a:1")
     assert (both.returncode, "use one of them" in both.stderr) == (2, True)
     unknown = run_here("verify", tmp_path, "--cluster", "mine")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 2
     assert unknown.stderr.startswith("error: mine: neither a file nor a known cluster; known clusters: ")
 
 

@@ -50,5 +50,5 @@ def test_the_output_of_a_failed_job_is_shown(slurm, tmp_path):
     script = tmp_path / "broken.sbatch"
     script.write_text("#!/usr/bin/env bash\n# kind: allocation\n#SBATCH --partition=debug --mem=100M\necho no such module\nexit 3\n")
     done = check(script, tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "is FAILED and gave no answer; its output ends with\nno such module" in done.stderr

@@ -1,8 +1,8 @@
 """The command line ``wkwdask``, one module per group of commands.
 
 A command parses its arguments and calls a function of :mod:`wkwdask`; :mod:`wkwdask.cli.options` adds the options that commands share,
-:mod:`wkwdask.cli.messages` translates argument names in messages, and :mod:`wkwdask.cli.tables` prints tables. Heavy modules are imported inside commands, so
-that ``--help`` and completion stay fast. Nothing imports this folder. Start with :func:`main`.
+:mod:`wkwdask.cli.messages` translates argument names in messages, :mod:`wkwdask.cli.results` prints what a command returns, and :mod:`wkwdask.cli.tables` prints
+tables. Heavy modules are imported inside commands, so that ``--help`` and completion stay fast. Nothing imports this folder. Start with :func:`main`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ def cli(debug: bool) -> None:
       wkwdask pyramid dataset --layer color --dry-run
       wkwdask pyramid dataset --layer color
       wkwdask verify dataset
+
+    \b
+    Exit codes:
+      0    done; a check found nothing
+      1    the command failed; a check found something
+      2    the command line is wrong; a check could not be made
+      3    some tasks failed, or a job was interrupted; the same command resumes it
+      130  interrupted by Ctrl-C
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":

@@ -8,6 +8,7 @@ import click
 
 import wkwdask
 from wkwdask.cli.options import cluster_options, parse_callback
+from wkwdask.cli.results import Facts, prints_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +38,9 @@ box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="
 @box_option
 @click.option("--with-zero", is_flag=True, help="Count the label 0 too.")
 @click.option("-o", "--output", metavar="FILE", help="Write the table: .csv or .parquet. Default: print the largest labels.")
+@prints_facts
 @cluster_options
-def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
     """Tabulate the labels of a segmentation, streamed block by block: voxels, volume, bounding box, centroid, and mean, std, min and max of another layer.
 
     Boxes are half-open. Boxes and centroids are in voxels of mag 1; the center of voxel i is (i + 0.5) * mag.
@@ -51,10 +53,15 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
     """
     with cluster:
         table = wkwdask.label_statistics(path, ignore_zero=not with_zero, output=output, **options)
-    shown = table.nlargest(_SHOWN, "voxels") if output is None else table.head(0)
-    if len(shown):
-        click.echo(shown.to_string())
-    click.echo(f"{len(table):,} labels, {int(table.voxels.sum()):,} voxels{f': {output}' if output else ''}")
+    shown, voxels = table.nlargest(_SHOWN, "voxels") if output is None else table.head(0), int(table.voxels.sum())
+    lines = [*([shown.to_string()] if len(shown) else []), f"{len(table):,} labels, {voxels:,} voxels{f': {output}' if output else ''}"]
+    return Facts({"labels": len(table), "voxels": voxels, "output": output, "rows": _rows(shown)}, "\n".join(lines))
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of a table by the names of its columns."""
+    rows: list[dict[str, Any]] = table.reset_index().to_dict("records")
+    return rows
 
 
 @click.command(short_help="Count the voxel values of a layer.")
@@ -69,8 +76,9 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
 @click.option("--per-slice", is_flag=True, help="Count each slice along z separately.")
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros.")
 @click.option("-o", "--output", metavar="FILE", help="Write the counts that are not 0: .csv or .parquet. Default: print them.")
+@prints_facts
 @cluster_options
-def histogram(path: str, limits: tuple[float, float] | None, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def histogram(path: str, limits: tuple[float, float] | None, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
     """Count the voxel values of a layer, or of each of its slices, exactly.
 
     \b
@@ -86,13 +94,12 @@ def histogram(path: str, limits: tuple[float, float] | None, output: str | None,
         counts = wkwdask.histogram(path, range=limits, **options)
     table = counts.reset_coords(["nan", "below", "above"], drop=True).to_dataframe()
     table = table[table["count"] > 0]
-    if target is None:
-        click.echo(table.to_string())
-    else:
+    if target is not None:
         write_table(table, target)
-    for name in ("nan", "below", "above"):
-        if outside := int(counts[name].sum()):
-            click.echo(f"{outside:,} values {'are NaN' if name == 'nan' else f'lie {name} the bins'}")
+    outside = {name: int(counts[name].sum()) for name in ("nan", "below", "above")}
+    lines = [] if target else [table.to_string()]
+    lines += [f"{number:,} values {'are NaN' if name == 'nan' else f'lie {name} the bins'}" for name, number in outside.items() if number]
+    return Facts({**outside, "output": output, "rows": [] if target else _rows(table)}, "\n".join(lines))
 
 
 @click.command(short_help="Find a range of values that shows a layer well.")
@@ -104,8 +111,9 @@ def histogram(path: str, limits: tuple[float, float] | None, output: str | None,
 @click.option("--per-slice", is_flag=True, help="Print a row for each slice along z.")
 @click.option("--with-zero", is_flag=True, help="Count zeros too; they are usually an empty margin.")
 @click.option("--write", is_flag=True, help="Store the range for WEBKNOSSOS (intensityRange in the JSON).")
+@prints_facts
 @cluster_options
-def contrast(path: str, percentiles: tuple[float, float], with_zero: bool, write: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def contrast(path: str, percentiles: tuple[float, float], with_zero: bool, write: bool, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
     """Find two percentiles of a layer's values, exact for integers of 8 and 16 bits.
 
     \b
@@ -116,6 +124,6 @@ def contrast(path: str, percentiles: tuple[float, float], with_zero: bool, write
     """
     with cluster:
         table = wkwdask.contrast(path, percentiles, ignore_zero=not with_zero, write=write, **options)
-    click.echo(table.to_string())
     low, high = table.attrs["intensityRange"]
-    click.echo(f"intensityRange {low}, {high}{' written' if write else ''}")
+    text = f"{table.to_string()}\nintensityRange {low}, {high}{' written' if write else ''}"
+    return Facts({"intensity_range": [low, high], "written": write, "rows": _rows(table)}, text)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import wkwdask
-from wkwdask.cli.messages import on_command_line
-from wkwdask.cli.options import METHODS, cluster_options, external_option, json_option, layers_option, mags_option, numbers_callback
+from wkwdask.cli.options import METHODS, cluster_options, external_option, layers_option, mags_option, numbers_callback
+from wkwdask.cli.results import FOUND, Facts, prints_check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 _method_option = click.option(
@@ -21,18 +20,6 @@ _method_option = click.option(
     help="Downsampling method of coarser mags that do not record it. verify: median for images and mode for labels by default; repair: their files are "
     "rebuilt only with this option.",
 )
-
-
-def _print(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:
-    if as_json:
-        click.echo(json.dumps(report.to_json(), indent=2))
-    else:
-        show(report)
-
-
-def _exit(code: int) -> None:
-    if code:
-        click.get_current_context().exit(code)
 
 
 @click.command(short_help="Check every file, block and record; write nothing.")
@@ -50,16 +37,15 @@ def _exit(code: int) -> None:
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Maximum number of faults to print.")
-@json_option
+@prints_check
 @cluster_options
 def verify(
-    path: str, pyramid: bool, sample: float | None, manifest: str | None, strict: bool, limit: int, as_json: bool, cluster: AbstractContextManager[Any],
-    **options: Any,
-) -> None:  # fmt: skip
+    path: str, pyramid: bool, sample: float | None, manifest: str | None, strict: bool, limit: int, cluster: AbstractContextManager[Any], **options: Any
+) -> Facts:
     """Check a dataset, a layer or a mag: headers, sizes, jump tables, every block, names, leftover files, the JSON.
 
     Each fault is named with file, block and meaning. Exit code 0: sound; 1: an error was found (with --strict a warning too), or files differ from the
-    manifest.
+    manifest; 2: the check could not be made.
 
     \b
     Examples:
@@ -73,13 +59,10 @@ def verify(
     with cluster:
         if manifest is not None:
             manifest_report = wkwdask.write_manifest(path) if manifest == "write" else wkwdask.check_manifest(path)
-            _print(manifest_report, as_json, lambda report: click.echo(on_command_line(str(report))))
-            _exit(0 if manifest_report.is_equal else 1)
-            return
+            return Facts(manifest_report, exit_code=0 if manifest_report.is_equal else FOUND)
         share = sample if sample is not None else pyramid
         report = wkwdask.verify(path, pyramid=share, **options)
-    _print(report, as_json, lambda report: print_verification(report, limit))
-    _exit(1 if not report.is_sound or (strict and report.count("warning")) else 0)
+    return Facts(report, partial(print_verification, report, limit), FOUND if not report.is_sound or (strict and report.count("warning")) else 0)
 
 
 @click.command(short_help="Repair what verify finds; intact data are never changed.")
@@ -100,14 +83,15 @@ def verify(
     "--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Keep temporary files of other software that are younger than this."
 )
 @click.option("--remove-copies", is_flag=True, help="Remove unfinished mags of webknossos if the layer holds all of their voxels.")
-@json_option
 @external_option
+@prints_check
 @cluster_options
-def repair(path: str, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def repair(path: str, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
     """Repair a dataset, a layer or a mag.
 
     Removes leftover files, rewrites headers that the blocks determine, rebuilds broken files of coarser mags from the finer one, and corrects the JSON.
-    Without an option, faults that cannot be repaired stay and are listed. Exit code 1: an error remains.
+    Without an option, faults that cannot be repaired stay and are listed. Exit code 0: sound; 1: an error remains;
+    2: the repair failed.
 
     \b
     Examples:
@@ -117,8 +101,7 @@ def repair(path: str, as_json: bool, cluster: AbstractContextManager[Any], **opt
     """
     with cluster:
         report = wkwdask.repair(path, **options)
-    _print(report, as_json, lambda done: click.echo(on_command_line(str(done))))
-    _exit(0 if report.is_sound else 1)
+    return Facts(report, exit_code=0 if report.is_sound else FOUND)
 
 
 @click.command(short_help="Compare two datasets, layers or mags voxel by voxel.")
@@ -127,9 +110,9 @@ def repair(path: str, as_json: bool, cluster: AbstractContextManager[Any], **opt
 @click.option("--layer", help="Layer to compare. Default: all common layers.")
 @click.option("--mag", help="Mag to compare. Default: all common mags.")
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to compare [voxels of mag 1]. Default: everything.")
-@json_option
+@prints_check
 @cluster_options
-def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def diff(first: str, second: str, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
     """Compare two datasets, layers or mags voxel by voxel, however each is stored.
 
     Exit code 0: equal; 1: different; 2: the comparison failed.
@@ -139,11 +122,6 @@ def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager
       wkwdask diff dataset copy
       wkwdask diff dataset/color/1 other/color/1 --box 0,0,0,512,512,512
     """
-    try:
-        with cluster:
-            difference = wkwdask.diff(first, second, **options)
-    except Exception as error:
-        error.exit_code = 2  # type: ignore[attr-defined]
-        raise
-    _print(difference, as_json, lambda report: click.echo(on_command_line(str(report))))
-    _exit(0 if difference.equal else 1)
+    with cluster:
+        difference = wkwdask.diff(first, second, **options)
+    return Facts(difference, exit_code=0 if difference.equal else FOUND)

@@ -10,11 +10,13 @@ import shlex
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wkwdask.cli.help import Commands
+from wkwdask.cli.results import FOUND, Facts, prints_check, prints_facts
 from wkwdask.store.paths import abspath, basename, dirname, splitext
 
 if TYPE_CHECKING:
@@ -44,22 +46,25 @@ def cluster() -> None:
 
 
 @cluster.command("list", short_help="List the named clusters.")
-def list_clusters() -> None:
+@prints_facts
+def list_clusters() -> Facts:
     """List the named clusters with their kinds and files.
 
     Files are searched in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then among the shipped ones; the first match of a name is used.
     """
+    from wkwdask.cli.tables import print_rows
     from wkwdask.clusters.config import known_configs, load_config
     from wkwdask.errors import FormatError
 
     known = known_configs()
-    width = max(map(len, known), default=0)
+    clusters = []
     for name, path in known.items():
         try:
             kind = load_config(path).kind
         except FormatError:
             kind = "broken"
-        click.echo(f"{name:{width}}  {kind:10}  {path}")
+        clusters.append({"name": name, "kind": kind, "file": str(path)})
+    return Facts(clusters, partial(print_rows, [list(cluster.values()) for cluster in clusters]))
 
 
 @cluster.command(short_help="Print the job script of a cluster.")
@@ -84,24 +89,23 @@ def render(config: str) -> None:
     "--folder", required=True, type=click.Path(exists=True, file_okay=False), help="Folder that workers must be able to access, such as that of the data."
 )
 @click.option("--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, help="Maximum time to wait for the worker [s].")
-def check(config: str, folder: str, seconds: float) -> None:
+@prints_check
+def check(config: str, folder: str, seconds: float) -> Facts:
     """Start one worker, compare its package versions with the local ones, test the shared folder from both sides, check scratch and memory, and stop it.
 
-    Exit code 1: a check failed.
+    Exit code 0: all is fine; 1: something is wrong; 2: no worker could be checked.
 
     \b
     Example:
       wkwdask cluster check slurm-jobqueue --folder /shared/folder
     """
+    from wkwdask.cli.tables import print_rows
     from wkwdask.clusters.check import check_cluster
     from wkwdask.clusters.config import load_config
 
     findings = check_cluster(load_config(config), folder, seconds)
-    widths = [max(len(text) for text in column) for column in zip(*((finding.name, finding.value) for finding in findings), strict=True)]
-    for finding in findings:
-        click.echo(f"{'fine ' if finding.is_fine else 'WRONG'}  {finding.name:{widths[0]}}  {finding.value:{widths[1]}}  {finding.remedy}".rstrip())
-    if not all(finding.is_fine for finding in findings):
-        click.get_current_context().exit(1)
+    rows = [("fine" if finding.is_fine else "WRONG", finding.name, finding.value, finding.remedy) for finding in findings]
+    return Facts(findings, partial(print_rows, rows), 0 if all(finding.is_fine for finding in findings) else FOUND)
 
 
 @cluster.command(hidden=True)
@@ -273,10 +277,10 @@ def _resuming(arguments: Sequence[str]) -> list[str]:
 
 @click.command(short_help="Show the progress of jobs.")
 @click.argument("path")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.option("--follow", is_flag=True, help="Repeat until no job is running.")
+@click.option("--follow", is_flag=True, help="Repeat until no job is running; all but the last are printed on standard error.")
 @click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two updates, with --follow.")
-def status(path: str, as_json: bool, follow: bool, every: float) -> None:
+@prints_facts
+def status(path: str, follow: bool, every: float) -> Facts:
     """Show the progress of running, interrupted and finished jobs that write PATH, from any machine that can access the folder.
 
     The exit code is 3 if a job was interrupted or has failed tasks.
@@ -293,21 +297,18 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
         statuses = [status_of(job) for job in jobs_of(path)]
         is_last = not follow or not any(status.job.is_running for status in statuses)
         shown: list[Any] = [*statuses, *(finished_jobs(path) if is_last else ())]
-        if as_json:
-            click.echo(json.dumps([status.to_json() for status in shown], indent=2))
-        else:
-            click.echo("\n".join(map(str, shown)) or f"{path}: no running job, and no record of an earlier one")
+        text = "\n".join(map(str, shown)) or f"{path}: no running job, and no record of an earlier one"
         if is_last:
-            break
+            return Facts(shown, text, EXIT_CODE if any(not status.job.is_running or status.failures for status in statuses) else 0)
+        click.echo(text, err=True)
         time.sleep(every)
-    if any(not status.job.is_running or status.failures for status in statuses):
-        raise click.exceptions.Exit(EXIT_CODE)
 
 
 @click.command(short_help="Cancel the SLURM jobs of a dataset, a layer or a mag.")
 @click.argument("path")
 @click.option("--discard", is_flag=True, help="Also remove interrupted jobs and their finished work.")
-def cancel(path: str, discard: bool) -> None:
+@prints_facts
+def cancel(path: str, discard: bool) -> Facts:
     """Cancel the SLURM jobs that write PATH. Finished work is kept for the same command to resume, unless --discard removes it.
 
     \b
@@ -329,10 +330,10 @@ def cancel(path: str, discard: bool) -> None:
         if not numbers:
             raise click.ClickException(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
         cancel_jobs(reversed(numbers))  # the final job first: it would start once the array is gone
-        click.echo(f"cancelled {', '.join(numbers)}: {job.owner}")
     for job in interrupted:
         discard_interrupted(job.root)
-        click.echo(f"removed {job.root}: {job.owner}")
+    lines = [f"cancelled {', '.join(numbers)}: {job.owner}" for job, numbers in running] + [f"removed {job.root}: {job.owner}" for job in interrupted]
+    return Facts({"cancelled": [number for _, numbers in running for number in numbers], "removed": [job.root for job in interrupted]}, "\n".join(lines))
 
 
 def _seconds(walltime: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,13 @@ import click
 import wkwdask
 from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.options import METHODS, StorageCommand, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.results import Facts, prints_facts
 
 
 @click.command(short_help="Show the contents of a dataset or volume.")
 @click.argument("path")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
-def info(path: str, as_json: bool) -> None:
+@prints_facts
+def info(path: str) -> Facts:
     """Show the contents of a dataset, a layer or a mag, or of a precomputed volume, N5 or Zarr.
 
     Boxes are top left + size [voxels of the mag]. Blocks and files are edge lengths [voxels].
@@ -34,10 +34,7 @@ def info(path: str, as_json: bool) -> None:
     from wkwdask.cli.tables import print_contents
 
     summary = wkwdask.info(path)
-    if as_json:
-        click.echo(json.dumps(summary.to_json(), indent=2))
-    else:
-        print_contents(summary)
+    return Facts(summary, partial(print_contents, summary))
 
 
 @click.command(cls=StorageCommand, short_help="Build the coarser mags of layers (also: downsample).")
@@ -91,8 +88,12 @@ def pyramid(
     names: list[Any] = _all_layers(path) if all_layers else list(layers)
     options["align_with"] = {None: True, "none": False}.get(align_with, align_with)
     if dry_run:
-        return lambda: "\n\n".join(str(wkwdask.plan_pyramid(path, name, **options)) for name in names or [None])
+        return lambda: _plans([wkwdask.plan_pyramid(path, name, **options) for name in names or [None]])
     return partial(wkwdask.build_pyramid, path, names or None, update="content" if update_content else update, bounding_box=box, **options)
+
+
+def _plans(plans: list[Any]) -> Facts:
+    return Facts(plans, "\n\n".join(map(str, plans)))
 
 
 def _all_layers(path: str) -> list[str]:
@@ -138,7 +139,8 @@ def upsample(path: str, **options: Any) -> Any:
 @click.option("--layer", help="Draw only this layer. Default: the first color layer under the first segmentation.")
 @click.option("--mag", help="Mag to draw. Default: the coarsest that has a voxel for each pixel.")
 @click.option("--size", type=click.IntRange(32, 8192), default=640, show_default=True, help="Longest edge of the largest panel [pixels].")
-def preview(path: str, output: str, **options: Any) -> None:
+@prints_facts
+def preview(path: str, output: str, **options: Any) -> Facts:
     """Draw three orthogonal slices through the middle of a dataset, a layer or a mag.
 
     \b
@@ -146,7 +148,8 @@ def preview(path: str, output: str, **options: Any) -> None:
       wkwdask preview dataset -o picture.png
       wkwdask preview dataset --layer segmentation --size 1200
     """
-    click.echo(f"wrote {wkwdask.preview(path, output, **options)}")
+    picture = wkwdask.preview(path, output, **options)
+    return Facts({"picture": picture}, f"wrote {picture}")
 
 
 @click.command(short_help="Make a small dataset with pyramids, and draw it.")

@@ -11,6 +11,7 @@ import click
 
 import wkwdask
 from wkwdask.cli.options import StorageCommand, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.results import Facts, prints_facts
 from wkwdask.formats.registry import storage_records
 
 
@@ -117,7 +118,8 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
 @click.option("--layer", help="Layer to describe. Default: all.")
 @click.option("--remove", is_flag=True, help="Remove the files that this command wrote.")
 @external_option
-def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) -> None:
+@prints_facts
+def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) -> Facts:
     """Add small zarr.json files to the WKW files of a dataset, layer or mag: Zarr 3 with OME-NGFF 0.5. Voxels are not copied.
 
     zarr-python and packages that use it (dask, ome-zarr, napari) can then read the data if wkwdask, with its codec "wkw", is installed. A zarr.json of
@@ -129,8 +131,7 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
       wkwdask zarr-view dataset --remove
     """
     paths = wkwdask.remove_zarr_view(path, layer=layer) if remove else wkwdask.write_zarr_view(path, layer=layer, allow_external=allow_external)
-    for one in paths:
-        click.echo(f"removed {one}" if remove else one)
+    return Facts({"removed" if remove else "written": paths}, "\n".join(f"removed {one}" if remove else one for one in paths))
 
 
 @click.command("n5-as-zarr", short_help="Describe N5 as Zarr v3, in zarr.json files.")
@@ -138,7 +139,8 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
 @click.option("--form", type=click.Choice(("n5_default", "offset")), default="n5_default", show_default=True, help="Codecs that describe the stored blocks.")
 @click.option("--write", is_flag=True, help="Write each zarr.json beside its attributes.json.")
 @click.option("--remove", is_flag=True, help="Remove the zarr.json files that --write made.")
-def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
+@prints_facts
+def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> Facts:
     """Describe N5 data as Zarr v3, so that zarr-python can open the same files if wkwdask is installed.
 
     Prints the zarr.json of each group and dataset. A zarr.json of other software is never replaced or removed.
@@ -150,10 +152,8 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
       wkwdask n5-as-zarr volume.n5/em/s0 --form offset
     """
     documents = wkwdask.n5_as_zarr(path, form=form, write=write, remove=remove)  # type: ignore[arg-type]
-    if write or remove:
-        click.echo(f"{len(documents)} zarr.json files {'written' if write else 'removed'}")
-    else:
-        click.echo(json.dumps(documents, indent=2))
+    done = f"{len(documents)} zarr.json files {'written' if write else 'removed'}"
+    return Facts(documents, done if write or remove else json.dumps(documents, indent=2))
 
 
 @click.command("tiff-prefix", short_help="Print the header that makes TIFF files of Zarr chunks.")
@@ -165,7 +165,8 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
 @click.option("--axes", help="One letter per axis: y, x; after them s for samples such as RGB; before them t, z, c. Default: yx or zyx.")
 @click.option("--stack", type=click.Choice(("pages", "imagej", "tall")), default="pages", show_default=True, help="Description of the planes of a chunk.")
 @click.option("--codec", is_flag=True, help="Print the whole entry of codecs in zarr.json.")
-def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | None, stack: str, codec: bool) -> None:
+@prints_facts
+def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | None, stack: str, codec: bool) -> Facts:
     """Print a TIFF header in base64, which the Zarr codec offset takes as its prefix. Chunks are uncompressed, of SHAPE, with the last axis fastest.
 
     \b
@@ -176,4 +177,5 @@ def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | 
     """
     prefix = wkwdask.tiff_prefix(shape, dtype, byteorder, axes=axes, stack=stack)
     text = base64.b64encode(prefix).decode("ascii")
-    click.echo(json.dumps({"name": "offset", "configuration": {"offset": len(prefix), "prefix": text}}) if codec else text)
+    entry = {"name": "offset", "configuration": {"offset": len(prefix), "prefix": text}}
+    return Facts(entry, json.dumps(entry) if codec else text)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.options import (
     StorageCommand,
     cluster_options,
@@ -22,6 +21,7 @@ from wkwdask.cli.options import (
     runs_on_cluster,
     storage_options,
 )
+from wkwdask.cli.results import prints_facts
 from wkwdask.errors import MissingError
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ def copy(path: str, target: str, **options: Any) -> Any:
 @click.option("--dry-run", is_flag=True, help="Show what would be removed; delete nothing.")
 @click.option("--yes", is_flag=True, help="Remove without confirmation.")
 @external_option
+@prints_facts
 @cluster_options
-def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **options: Any) -> Any:
     """Delete a dataset, a layer or a mag: its files and its entry in the JSON.
 
     Files that belong to no mag stay. The same command completes an interrupted removal.
@@ -90,16 +91,15 @@ def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any]
             raise click.UsageError("standard input is not a terminal: use --yes to remove without confirmation, or --dry-run to see what would be removed")
         try:
             planned = wkwdask.rm(path, **options, dry_run=True)
-            click.echo(str(planned if dry_run else replace(planned, note="")))
+            if dry_run:
+                return planned
+            click.echo(str(replace(planned, note="")), err=True)
         except MissingError:  # an interrupted removal may have left only hidden folders, which the removal below deletes
             if dry_run:
                 raise
-        if dry_run:
-            return
-        click.confirm("Remove?", abort=True)
+        click.confirm("Remove?", abort=True, err=True)
     with cluster:
-        report = wkwdask.rm(path, **options)
-    click.echo(on_command_line(str(report)))
+        return wkwdask.rm(path, **options)
 
 
 def _is_terminal() -> bool:

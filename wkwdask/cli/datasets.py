@@ -9,6 +9,7 @@ import click
 import wkwdask
 from wkwdask.cli.help import Commands
 from wkwdask.cli.options import cluster_options, external_option, parse_callback
+from wkwdask.cli.results import Facts, prints_facts
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -25,6 +26,10 @@ def dataset() -> None:
     """
 
 
+def _edited(edited: wkwdask.Dataset) -> Facts:
+    return Facts({"path": edited.path, "datasource": edited.document}, repr(edited))
+
+
 def _lengths(text: str) -> list[float]:
     return [float(length) for length in text.split(",")]
 
@@ -39,14 +44,15 @@ _unit_option = click.option("--unit", default="nanometer", show_default=True, he
 @_unit_option
 @click.option("--name", help="Name of the dataset. Default: that of the folder.")
 @click.option("--keep", is_flag=True, help="Keep an existing dataset if it has this voxel size.")
-def create(path: str, voxel_size: list[float], unit: str, name: str | None, keep: bool) -> None:
+@prints_facts
+def create(path: str, voxel_size: list[float], unit: str, name: str | None, keep: bool) -> Facts:
     """Create a dataset without layers, with voxels of size X,Y,Z.
 
     \b
     Example:
       wkwdask dataset create dataset 11.24,11.24,28
     """
-    click.echo(repr(wkwdask.create_dataset(path, voxel_size, unit=unit, name=name, existing="keep" if keep else "error")))
+    return _edited(wkwdask.create_dataset(path, voxel_size, unit=unit, name=name, existing="keep" if keep else "error"))
 
 
 @dataset.command("add-layer", short_help="Add a folder with mags to the JSON as a layer.")
@@ -54,27 +60,29 @@ def create(path: str, voxel_size: list[float], unit: str, name: str | None, keep
 @click.argument("name")
 @click.option("--category", type=_CATEGORIES, help="Category of the layer. Default: integers of 32 bits and more are a segmentation.")
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box of its data [voxels of mag 1]. Default: the extent of its files.")
-def add_layer(path: str, name: str, **options: Any) -> None:
+@prints_facts
+def add_layer(path: str, name: str, **options: Any) -> Facts:
     """Add the folder NAME of a dataset, with all its mags, to the JSON as a layer.
 
     \b
     Example:
       wkwdask dataset add-layer dataset prediction --category color
     """
-    click.echo(repr(wkwdask.open_dataset(path).add_layer_from_disk(name, **options)))
+    return _edited(wkwdask.open_dataset(path).add_layer_from_disk(name, **options))
 
 
 @dataset.command("add-mags", short_help="Add mags in a layer's folder to the JSON.")
 @click.argument("path")
 @click.argument("layer")
-def add_mags(path: str, layer: str) -> None:
+@prints_facts
+def add_mags(path: str, layer: str) -> Facts:
     """Add the mags in the folder of LAYER to the JSON.
 
     \b
     Example:
       wkwdask dataset add-mags dataset color
     """
-    click.echo(repr(wkwdask.open_dataset(path).add_mags_from_disk(layer)))
+    return _edited(wkwdask.open_dataset(path).add_mags_from_disk(layer))
 
 
 @dataset.command("add-ref", short_help="Add a layer of another dataset by reference.")
@@ -83,28 +91,30 @@ def add_mags(path: str, layer: str) -> None:
 @click.option("--name", help="Name of the layer in PATH. Default: the same.")
 @click.option("--relative", is_flag=True, help="Write relative paths, so that both datasets can be moved together. Default: absolute paths.")
 @click.option("--any-voxel-size", is_flag=True, help="Allow another voxel size in the other dataset.")
-def add_ref(path: str, other: str, **options: Any) -> None:
+@prints_facts
+def add_ref(path: str, other: str, **options: Any) -> Facts:
     """Add the layer OTHER, such as other-dataset/color, to the dataset PATH by reference. Its mags are not copied or moved.
 
     \b
     Example:
       wkwdask dataset add-ref dataset other-dataset/segmentation --name cells
     """
-    click.echo(repr(wkwdask.open_dataset(path).add_layer_as_ref(other, **options)))
+    return _edited(wkwdask.open_dataset(path).add_layer_as_ref(other, **options))
 
 
 @dataset.command("rename-layer", short_help="Rename a layer.")
 @click.argument("path")
 @click.argument("old")
 @click.argument("new")
-def rename_layer(path: str, old: str, new: str) -> None:
+@prints_facts
+def rename_layer(path: str, old: str, new: str) -> Facts:
     """Rename the layer OLD, and its folder, to NEW. The same command completes an interrupted one.
 
     \b
     Example:
       wkwdask dataset rename-layer dataset prediction membranes
     """
-    click.echo(repr(wkwdask.open_dataset(path).rename_layer(old, new)))
+    return _edited(wkwdask.open_dataset(path).rename_layer(old, new))
 
 
 @dataset.command("remove-layer", short_help="Remove a layer from the JSON; its files stay.")
@@ -112,8 +122,9 @@ def rename_layer(path: str, old: str, new: str) -> None:
 @click.argument("name")
 @click.option("--delete-files", is_flag=True, help="DELETE the files of its mags, as rm does.")
 @external_option
+@prints_facts
 @cluster_options
-def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
     """Remove a layer from the JSON. Its files stay, unless --delete-files is used.
 
     \b
@@ -122,7 +133,7 @@ def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **o
       wkwdask dataset remove-layer dataset prediction --delete-files
     """
     with cluster:
-        click.echo(repr(wkwdask.open_dataset(path).remove_layer(name, **options)))
+        return _edited(wkwdask.open_dataset(path).remove_layer(name, **options))
 
 
 @dataset.command("remove-mag", short_help="Remove a mag from the JSON; its files stay.")
@@ -131,8 +142,9 @@ def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **o
 @click.argument("mag")
 @click.option("--delete-files", is_flag=True, help="DELETE its files, as rm does.")
 @external_option
+@prints_facts
 @cluster_options
-def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
     """Remove a mag from the JSON. Its files stay, unless --delete-files is used.
 
     \b
@@ -140,35 +152,37 @@ def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[
       wkwdask dataset remove-mag dataset color 4-4-2
     """
     with cluster:
-        click.echo(repr(wkwdask.open_dataset(path).remove_mag(layer, mag, **options)))
+        return _edited(wkwdask.open_dataset(path).remove_mag(layer, mag, **options))
 
 
 @dataset.command("voxel-size", short_help="Set the voxel size.")
 @click.argument("path")
 @_voxel_size_argument
 @_unit_option
-def voxel_size(path: str, voxel_size: list[float], unit: str) -> None:
+@prints_facts
+def voxel_size(path: str, voxel_size: list[float], unit: str) -> Facts:
     """Set the size of a voxel of mag 1 to X,Y,Z.
 
     \b
     Example:
       wkwdask dataset voxel-size dataset 0.004,0.004,0.035 --unit micrometer
     """
-    click.echo(repr(wkwdask.open_dataset(path).set_voxel_size(voxel_size, unit)))
+    return _edited(wkwdask.open_dataset(path).set_voxel_size(voxel_size, unit))
 
 
 @dataset.command("bounding-box", short_help="Set the bounding box of a layer.")
 @click.argument("path")
 @click.argument("layer")
 @click.argument("box", metavar="X,Y,Z,W,H,D")
-def bounding_box(path: str, layer: str, box: str) -> None:
+@prints_facts
+def bounding_box(path: str, layer: str, box: str) -> Facts:
     """Set the bounding box of LAYER: top left corner, width, height, depth [voxels of mag 1].
 
     \b
     Example:
       wkwdask dataset bounding-box dataset color 1000,1000,500,512,512,256
     """
-    click.echo(repr(wkwdask.open_dataset(path).set_bounding_box(layer, box)))
+    return _edited(wkwdask.open_dataset(path).set_bounding_box(layer, box))
 
 
 @dataset.command("largest-id", short_help="Store the largest id of a segmentation.")
@@ -176,8 +190,9 @@ def bounding_box(path: str, layer: str, box: str) -> None:
 @click.argument("layer")
 @click.option("--id", "value", type=click.IntRange(0), help="Id to store. Default: the largest id of the finest mag, computed from all voxels.")
 @click.option("--dry-run", is_flag=True, help="Print the id; do not store it.")
+@prints_facts
 @cluster_options
-def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster: AbstractContextManager[Any]) -> None:
+def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster: AbstractContextManager[Any]) -> Facts:
     """Find the largest id of a segmentation and store it in the JSON.
 
     \b
@@ -187,6 +202,8 @@ def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster:
     opened = wkwdask.open_dataset(path)
     with cluster:
         largest = opened[layer].compute_largest_segment_id() if value is None else value
-    click.echo(f"largest id of {layer}: {largest}, in the JSON: {opened[layer].largest_segment_id}")
+    stored = opened[layer].largest_segment_id
     if not dry_run:
         opened.set_largest_segment_id(layer, largest)
+    facts = {"layer": layer, "largest_id": largest, "stored_before": stored, "written": not dry_run}
+    return Facts(facts, f"largest id of {layer}: {largest}, in the JSON: {stored}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.messages import on_command_line
+from wkwdask.cli.results import prints_facts
 from wkwdask.formats.registry import storage_records
 from wkwdask.model.options import SHAPE_WORDS, Option, StorageOptions, options_of
 
@@ -31,7 +31,6 @@ layers_option = click.option(
     "--layer", multiple=True, callback=lambda ctx, param, names: names or None, help="Layer to process; may be repeated. Default: all."
 )
 mags_option = click.option("--mags", metavar="MAG,MAG", help="Mags to process, such as 1,2-2-1. Default: all.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def combined_options(*options: Decorator) -> Decorator:
@@ -101,13 +100,13 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select a cluster. The command checks its arguments and returns a function; its result is computed on the cluster and printed."""
 
+    @prints_facts
     @cluster_options
     @functools.wraps(command)
-    def run(*args: Any, cluster: Any, **options: Any) -> None:
+    def run(*args: Any, cluster: Any, **options: Any) -> Any:
         call = command(*args, **options)
         with cluster:
-            result = call()
-        click.echo(on_command_line(str(result)))
+            return call()
 
     return run
 

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
@@ -61,6 +62,13 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(f"  {part}")
     return lines
+
+
+def print_rows(rows: Sequence[Sequence[str]]) -> None:
+    """Print short lines in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def print_contents(summary: DatasetSummary | VolumeSummary) -> None:

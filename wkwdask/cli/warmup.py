@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wkwdask.cli.results import Facts, prints_facts
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -25,7 +27,8 @@ _FACTORS = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (64, 32, 32))  # two with separate 
 @click.argument("types", nargs=-1, type=click.Choice(_TYPES), metavar="[TYPE]...")
 @click.option("--all", "everything", is_flag=True, help="Also all kernels of labels, and all methods and window sizes of pyramids.")
 @click.option("--workers", type=click.IntRange(1), help="Processes that compile. Default: one per core.")
-def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> None:
+@prints_facts
+def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Facts:
     """Compile the kernels that read, write and downsample voxels of each TYPE, by default uint8, uint16, uint32 and uint64.
 
     Kernels are compiled when they are first needed, which takes seconds, and their machine code is kept in WKWDASK_CACHE_DIR, by default ~/.cache/wkwdask. Run
@@ -43,7 +46,8 @@ def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Non
         raise PermissionError(f"{chosen or CACHE_VARIABLE}: no folder for machine code, which must belong to you and not be writable by everybody")
     started = time.monotonic()
     compile_kernels([job for dtype in types or _UNSIGNED for job in _jobs(dtype, everything)], workers)
-    click.echo(f"{sum(path.is_file() for path in folder.iterdir())} kernels in {folder}, after {time.monotonic() - started:.0f} s")
+    number, seconds = sum(path.is_file() for path in folder.iterdir()), time.monotonic() - started
+    return Facts({"kernels": number, "folder": str(folder), "seconds": seconds}, f"{number} kernels in {folder}, after {seconds:.0f} s")
 
 
 def compile_for_demo(workers: int) -> None:

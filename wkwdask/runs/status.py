@@ -231,7 +231,7 @@ class FinishedJob:
         return f"{self.command}: finished: {mags}: {numbers}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"state": "finished", "command": self.command, "report": self.report.to_json()}
+        return {"state": "finished", "command": self.command, "report": self.report}
 
 
 def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
