@@ -1,8 +1,8 @@
 """The command line ``wkwdask``, one module per group of commands.
 
-A command parses its arguments and calls a function of :mod:`wkwdask`; :mod:`wkwdask.cli.options` adds the options that commands share,
-:mod:`wkwdask.cli.messages` translates argument names in messages, :mod:`wkwdask.cli.results` prints what a command returns, and :mod:`wkwdask.cli.tables` prints
-tables. Heavy modules are imported inside commands, so that ``--help`` and completion stay fast. Nothing imports this folder. Start with :func:`main`.
+A command parses its arguments and calls a function of :mod:`wkwdask`. Here, :mod:`options` has the options that commands share, :mod:`messages` translates
+argument names in messages, :mod:`results` prints what a command returns, and :mod:`tables` prints tables. Heavy modules are imported inside commands, so that
+``--help`` and completion stay fast. Nothing imports this folder. Start with :func:`main`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, cop
 from wkwdask.cli.completion import complete_parameters
 from wkwdask.cli.help import Commands, move_examples, walk
 from wkwdask.cli.messages import on_command_line, register_options
+from wkwdask.cli.verbosity import verbosity_options
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -69,6 +70,8 @@ for section in cli.sections.values():
         cli.add_command(command)
 for command in walk(cli):
     move_examples(command)
+    if not command.ignore_unknown_options:  # a command that passes options on
+        command.params += verbosity_options(hidden=command is not cli)
     complete_parameters(command)
     register_options(command)
 

@@ -64,10 +64,12 @@ def compile_kernels(jobs: Jobs, workers: int | None) -> None:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
+    from wkwdask.runs.progress import is_quiet
     from wkwdask.store.cores import available_cores
 
     workers = min(workers or available_cores(), len(jobs))
-    click.echo(f"compiling kernels in {workers} {'process' if workers == 1 else 'processes'}, once for this version", err=True)
+    if not is_quiet():
+        click.echo(f"compiling kernels in {workers} {'process' if workers == 1 else 'processes'}, once for this version", err=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_be_quiet) as pool:
         for done in [pool.submit(function, *arguments) for function, arguments in jobs]:
             done.result()

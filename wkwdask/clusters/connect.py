@@ -17,6 +17,7 @@ from wkwdask.clusters.config import CLUSTER_VARIABLE, SCRIPT_KINDS, ClusterConfi
 from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.runners import EXPECTED_MEMORY, EXPECTED_WORKERS
 from wkwdask.graphs.signals import sigterm_raises
+from wkwdask.runs.progress import is_quiet
 from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def link_settings(config: ClusterConfig) -> dict[str, str]:
 
 def announce(config: ClusterConfig, client: Any) -> None:
     """Print what was started or found on standard error."""
-    click.echo(f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}", err=True)
+    if not is_quiet():
+        click.echo(f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}", err=True)
 
 
 def _size(config: ClusterConfig, client: Any) -> str:

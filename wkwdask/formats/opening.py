@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import time
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _LARGEST_RECORD = 16 << 20  # bytes
 _MOST_LISTED = 5
+_logger = logging.getLogger(__name__)
 _REMOTE_SECONDS = 60.0  # how long the records of a remote volume are trusted between two reads
 
 
@@ -42,6 +44,7 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     if chunk_size is not None and not its_format.has_chunk_sizes:
         kinds = " or ".join(fmt.name for fmt in formats() if fmt.has_chunk_sizes)
         raise ValueError(f"{os.fspath(url)}: chunk_size= applies to {kinds} volumes only")
+    _logger.debug("%s: opened as %s", os.fspath(url), its_format.name)
     try:
         return its_format.find(url, chunk_size)
     except MissingError:

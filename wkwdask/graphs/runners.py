@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import warnings
@@ -51,6 +52,7 @@ class DryRun:
     """Mags from which a pyramid would be built afterwards."""
 
 
+_logger = logging.getLogger(__name__)
 _dry_run: ContextVar[DryRun | None] = ContextVar("wkwdask_planned", default=None)
 
 
@@ -172,8 +174,10 @@ def run_job(job: Job, title: str, *, in_process: bool = False, failure_policy: F
         Progress(title, job.num_tasks, folder, workers) as progress,
         RetryingJob(job, progress, failure_policy or FailurePolicy(), folder) as retrying,
     ):
+        _logger.info("%s: %d tasks, %d at once", title, job.num_tasks, workers)
         runner(retrying)
         retrying.check()
+        _logger.info("%s: done", title)
 
 
 def _choose_runner(in_process: bool) -> tuple[Callable[[RetryingJob], None], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import pickle
 import socket
 import time
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from wkwdask.runs.job import Job, Result, Task
     from wkwdask.runs.progress import Progress
+
+_logger = logging.getLogger(__name__)
 
 EXIT_CODE = 3
 """Exit code of a command in which some tasks failed and all others finished."""
@@ -145,6 +148,7 @@ class RetryingJob:
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Accept a result and return the tasks that can start now."""
         self._has_succeeded = True
+        _logger.debug("%s: done in %.3f s, %d bytes read", task.name, result.seconds, result.nbytes_in)
         next_tasks = self._job.receive(task, result)
         self.progress.count(self._job, result)
         return next_tasks
@@ -157,6 +161,7 @@ class RetryingJob:
         tried = self._attempts.get(task.key, 0) + failed.attempts
         if _is_transient(error) and tried <= len(_PAUSES_SECONDS):
             self._attempts[task.key] = tried
+            _logger.info("%s: failed, next attempt in %g s: %s: %s", task.name, _PAUSES_SECONDS[tried - 1], type(error).__name__, error)
             return _PAUSES_SECONDS[tried - 1]
         self._note(task, failed, tried)
         if self._num_failed > self._policy.most_failures or (not self._has_succeeded and self._num_failed >= _FAILURES_WITHOUT_SUCCESS):
@@ -167,6 +172,7 @@ class RetryingJob:
         error = failed.error
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()) if note != f"while working on {task.name}")
         failure = Failure(task.key, task.name, f"{type(error).__name__}: {error}{notes}", tried, round(time.time(), 1), failed.host)
+        _logger.info("%s: failed: %s", task.name, failure.reason)
         self._num_failed += 1
         self._first = self._first or failed
         self._kinds.add(type(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from wkwdask.store.locks import ShardBox
 
 
+_logger = logging.getLogger(__name__)
 _DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
 _RESUME_NOTE = 'finished work is kept: the same call resumes, existing="overwrite" starts over'
 _KEPT_NOTE = 'finished work is kept: the same call with the same array resumes, existing="resume" resumes with any array'
@@ -203,6 +205,7 @@ class StagedMags:
         ]
         provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.voxel_provenance} if self.voxel_provenance else {})}
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
+        _logger.info("published %s", ", ".join(self.folders))
         return report
 
     def _edit_with_maxima(self, report: Report) -> MetadataEdit | None:

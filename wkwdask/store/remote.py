@@ -6,6 +6,7 @@ read together are witnesses for each other.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import posixpath
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from wkwdask.model.store import Item, Result, StoredEntry
 
+_logger = logging.getLogger(__name__)
 _REQUESTS_AT_ONCE = 32
 _SIZES_AT_ONCE = 1 << 14
 
@@ -225,6 +227,8 @@ class RemoteStore:
         return [None if is_absent and isinstance(answer, PermissionError) else _existing(answer) for answer in found]
 
     def _answer_or_error(self, request: Request) -> Answer | Exception:
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.debug("read %s, bytes %s to %s", request.url.partition("?")[0], request.start, request.stop)  # a query may be a signature
         try:
             answer: Answer = self.client.read(request, self.access)
         except Exception as error:  # each is raised, or counts as absent, when all are known
