@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,7 +37,7 @@ def _log(ctx: click.Context, _param: click.Parameter, count: int) -> None:
         root.meta[_HANDLER] = handler = _handler()
         logger.addHandler(handler)
         root.call_on_close(lambda: logger.removeHandler(handler))
-        root.call_on_close(lambda: logger.setLevel(logging.NOTSET))
+        root.call_on_close(partial(logger.setLevel, logger.level))
     logger.setLevel(logging.INFO if count == 1 else logging.DEBUG)
 
 
