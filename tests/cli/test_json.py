@@ -16,7 +16,7 @@ import wkwdask
 from wkwdask.clusters import check
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
-WITHOUT_JSON = {"demo", "view", "submit", "cluster render"}
+WITHOUT_JSON = {"demo", "view", "submit", "cluster render", "completion"}
 FOUND = 1
 
 # Arguments, in the order in which the commands run; DS is a dataset, N5 a volume. A number is the exit code.

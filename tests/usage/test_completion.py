@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
-from support.commands import COMMAND
+from support.commands import COMMAND, run_here
 
 import wkwdask
 
@@ -45,3 +51,25 @@ def completed(shell, *words):
 def test_completion(dataset, shell, words, expected):
     found = completed(shell, *(str(dataset) if word == "DS" else word for word in words))
     assert sorted(found) == expected
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_with_the_printed_script(dataset, tmp_path):
+    command = tmp_path / "bin" / "wkwdask"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m wkwdask "$@"\n')
+    command.chmod(0o755)
+    (tmp_path / "script").write_text(run_here("completion", "bash").stdout)
+    typed = [["wkwdask", "pyr"], ["wkwdask", "pyramid", str(dataset), "--all-"], ["wkwdask", "pyramid", str(dataset), "--layer", "c"]]
+    lines = [
+        f"COMPREPLY=(); COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _wkwdask_completion wkwdask; echo ${{COMPREPLY[*]}}" for words in typed
+    ]
+    environment = os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(wkwdask.__file__).parents[1])}
+    done = subprocess.run(["bash", "-c", "\n".join([". ./script", *lines])], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split() for line in done.stdout.splitlines()] == [["pyramid"], ["--all-layers"], ["color", "cells"]]
+
+
+@pytest.mark.parametrize(("shell", "begin"), [("zsh", "#compdef wkwdask"), ("fish", "function _wkwdask_completion")])
+def test_other_shells_get_their_script(shell, begin):
+    assert run_here("completion", shell).stdout.startswith(begin)

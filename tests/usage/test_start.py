@@ -60,6 +60,13 @@ def test_completion_of_a_command_needs_no_arrays():
     assert modules == set()
 
 
+def test_completion_of_a_layer_needs_numpy_only(dataset):
+    complete = {"_WKWDASK_COMPLETE": "bash_complete", "COMP_WORDS": f"wkwdask pyramid {dataset} --layer ", "COMP_CWORD": "4"}
+    modules, output = _loaded_after(_command(), **complete)
+    assert output[0] == "plain,color"
+    assert modules == {"numpy"}
+
+
 @pytest.mark.parametrize("words", [("info",), ("info", "--json")])
 def test_info_needs_numpy_only(dataset, words):
     modules, output = _loaded_after(_command(words[0], dataset, *words[1:]))

@@ -15,8 +15,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, copies, datasets, segmentations, view, warmup
-from wkwdask.cli.completion import complete_parameters
+from wkwdask.cli import analysis, apply, checks, cluster, commands, completion, convert, copies, datasets, segmentations, view, warmup
 from wkwdask.cli.help import Commands, move_examples, walk
 from wkwdask.cli.messages import on_command_line, register_options
 from wkwdask.cli.verbosity import verbosity_options
@@ -63,7 +62,8 @@ cli.sections = {
         segmentations.renumber, segmentations.merge,
     ),
     "Check and repair": (checks.verify, checks.repair, checks.diff),
-    "Clusters": (cluster.cluster, cluster.submit, cluster.status, cluster.cancel, cluster.batch_element, cluster.batch_finish, warmup.warmup),
+    "Clusters": (cluster.cluster, cluster.submit, cluster.status, cluster.cancel, cluster.batch_element, cluster.batch_finish),
+    "Installation": (warmup.warmup, completion.completion),
 }  # fmt: skip
 for section in cli.sections.values():
     for command in section:
@@ -72,7 +72,7 @@ for command in walk(cli):
     move_examples(command)
     if not command.ignore_unknown_options:  # a command that passes options on
         command.params += verbosity_options(hidden=command is not cli)
-    complete_parameters(command)
+    completion.complete_parameters(command)
     register_options(command)
 
 

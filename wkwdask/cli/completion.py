@@ -1,12 +1,13 @@
-"""Shell completion of paths, layers and mags in bash, zsh and fish."""
+"""Shell completion of paths, layers and mags in bash, zsh and fish, and the command that prints its script."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,7 @@ _TYPES = {
 
 def _layers(ctx: click.Context) -> Iterator[Image]:
     """Return the layers of the first path on the command line. Errors are suppressed: completion must not print them."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else the import of numpy starts a thread for each core
     from wkwdask.formats.opening import find
 
     # click leaves paths in args while an option lacks its value
@@ -73,3 +75,20 @@ def complete_parameters(command: click.Command) -> None:
         completing_type = _TYPES.get(parameter.name or "") if isinstance(parameter, click.Argument) else _TYPES.get(option_name)
         if completing_type is not None and isinstance(parameter.type, click.types.StringParamType):
             parameter.type = completing_type
+
+
+@click.command(short_help="Print the script for shell completion.")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script for SHELL that completes commands, options, paths, and the layers and mags of the dataset typed.
+
+    \b
+    Examples:
+      eval "$(wkwdask completion bash)"
+      wkwdask completion zsh > ~/.zsh/functions/_wkwdask
+      wkwdask completion fish > ~/.config/fish/completions/wkwdask.fish
+    """
+    script = get_completion_class(shell)
+    assert script is not None
+    click.echo(script(ctx.find_root().command, {}, "wkwdask", "_WKWDASK_COMPLETE").source())
