@@ -1,6 +1,6 @@
 """README.md and the pages of docs/: every command and Python block of a page runs in order, in a folder with the demo dataset.
 
-Blocks in ``text`` and Python blocks with a title, which is the name of other software, are shown only.
+Blocks in ``text`` are shown only. Python blocks whose title is the name of other software run where it is installed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import traceback
 import warnings
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from wkwdask.formats import registry
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ["README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
 EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "pandas", "pyarrow", "scipy", "tifffile", "zarr")
+PACKAGES = {"cloud-volume": "cloudvolume", "igneous": "igneous", "ngff-zarr": "ngff_zarr", "webknossos": "webknossos"}
+"""Titles of blocks, and the packages that they need."""
 
 SKIPPED = {
     "pip install .": "installs from the network",
@@ -67,10 +70,10 @@ class Step:
 def read_steps(text):
     """List the steps of a page. A block that begins with a comment of a file name is a file. One without language and commands is the output of a step."""
     steps = []
-    for match in re.finditer(r"^```(\w*)( title=.*)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    for match in re.finditer(r'^```(\w*)(?: title="([^"]*)")?\n(.*?)^```$', text, re.MULTILINE | re.DOTALL):
         line, block = text.count("\n", 0, match.start()) + 2, match[3]
-        if match[1] == "text" or match[2] or block.startswith("python3 -m venv "):
-            continue  # shown only, code of other software, and the two commands that install
+        if match[1] == "text" or block.startswith("python3 -m venv ") or not find_spec(PACKAGES.get(match[2], "wkwdask")):
+            continue  # shown only, the two commands that install, and code of other software that is not installed
         named = re.match(r"# (\w+\.(?:py|toml))\n", block)
         if named is not None:
             steps.append(Step(line, block, False, file=named[1]))
