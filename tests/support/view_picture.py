@@ -13,7 +13,7 @@ from support.browser_page import open_page
 import wkwdask
 from wkwdask.viewer.view import make_server
 
-PICTURE = Path(__file__).resolve().parent.parent.parent / "docs" / "pictures" / "view.jpg"
+PICTURE = Path(__file__).resolve().parent.parent.parent / "docs" / "images" / "view.jpg"
 SIZE = (1000, 740)
 
 
