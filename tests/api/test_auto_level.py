@@ -75,6 +75,7 @@ def test_bytes_of_a_file_depend_on_its_voxels_only(tmp_path, dtype):
     assert _files(tmp_path / "whole" / "color" / "1") == expected
 
 
+@pytest.mark.long
 def test_an_update_by_content_changes_nothing(tmp_path):
     """Its tasks have other shapes than those of the pyramid, and small files make all levels of a pass differ in their bricks."""
     dataset = tmp_path / "ds"

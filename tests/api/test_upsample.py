@@ -234,6 +234,7 @@ def check_after(folder, after):
     assert leftovers(folder) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edge", [8, 64])
 def test_any_regions_make_the_same_files(tmp_path, undisturbed, edge):
     before, after = undisturbed

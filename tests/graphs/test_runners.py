@@ -260,6 +260,7 @@ def test_delayed_write_on_a_cluster(tmp_path, array, reference, client):
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_read_on_a_cluster(array, reference, client):
     opened = wkwdask.open(reference, mag=1, chunks="block")
     np.testing.assert_array_equal(opened.compute(), array)

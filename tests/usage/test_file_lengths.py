@@ -172,6 +172,7 @@ def test_webknossos_opens_it(dataset):
         assert view.info.shard_shape.to_tuple() == (32 * length,) * 3
 
 
+@pytest.mark.long
 def test_zeros_around_a_small_volume_are_skipped(dataset):
     """In files of 1024^3 around a volume of 50^3, only blocks with voxels are read, decoded and encoded."""
     array = voxels((50, 50, 50))

@@ -264,6 +264,7 @@ def test_bytes_of_real_data(real, layer, options):
         check_nbytes(real / layer, plan, wkwdask.build_pyramid(real / layer, **options))
 
 
+@pytest.mark.long
 def test_bytes_of_an_image(shared_data, tmp_path):
     subprocess.run([sys.executable, shared_data / "make_em.py", "256", tmp_path / "em.npy"], check=True, capture_output=True)
     folder = make_dataset(tmp_path / "ds", np.load(tmp_path / "em.npy"), (100, 37, 11), block_len=32, file_len=4, compression="lz4hc")

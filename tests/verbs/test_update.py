@@ -120,6 +120,7 @@ def test_unchanged_source_rebuilds_nothing(dataset):
     check_equals_new_build(dataset)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", ["synchronous", "processes"])
 def test_changed_file_rebuilds_the_files_above_it(dataset, other_files, scheduler):
     before = states(dataset)
