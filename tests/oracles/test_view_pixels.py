@@ -13,11 +13,10 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pytest
 from oracles.neuroglancer_client import missing
-from support.browser_page import open_page
+from support.browser_page import open_viewer
 
 import wkwdask
 from wkwdask.geometry.mag import Mag
-from wkwdask.viewer.view import make_server
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("neuroglancer") is None, reason="neuroglancer, of the extra view, is not installed"),
@@ -47,7 +46,7 @@ SOURCES = {  # how each is served, its mag, and its first voxel of mag 1
 }
 PANELS = """[...document.querySelectorAll('.neuroglancer-rendered-data-panel')].map(panel => {
   const place = panel.getBoundingClientRect();
-  return [place.left + panel.clientLeft, place.top + panel.clientTop, panel.clientWidth, panel.clientHeight];
+  return [place.left + panel.clientLeft, place.top + panel.clientTop, panel.clientWidth, panel.clientHeight].map(Math.round);
 })"""
 RANDOM = np.random.default_rng(5)
 
@@ -86,48 +85,31 @@ def volumes(tmp_path_factory):
     return root
 
 
-class _Client:
-    """Neuroglancer in a browser, with a server of all volumes; a new state does not load the page again."""
-
-    def __init__(self, volumes):
-        self.server, notes = make_server([volumes / url for url in SOURCES])
-        self.decoded = {note.partition(":")[0] for note in notes}
-        self._page = open_page()
-
-    async def start(self):
-        self.server.start()
-        self.page = await self._page.__aenter__()
-
-    async def stop(self):
-        await self._page.__aexit__(None, None, None)
-        await self.server.stop()
-
-    def first_state(self):
-        """Return the state of all layers."""
-        return json.loads(unquote(self.server.fragment(f"{self.server.url}data")).removeprefix("!"))
-
-    async def difference(self, state, expect):
-        """Return the difference between the panel and what it should show, as soon as there is none; ``expect`` draws a panel of some size."""
-        await self.page.visit(f"{self.server.url}v/0/#!{quote(json.dumps(state))}")
-        found, end = 255, time.monotonic() + SECONDS
-        while found > 1 and time.monotonic() < end:
-            picture = await self.page.picture(lambda _: True)
-            for left, top, width, height in await self.page.evaluate(PANELS):
-                expected, part = expect((width, height))
-                found = np.abs(picture[top : top + height, left : left + width][part].astype(int) - expected[part]).max()
-        return found
+async def _difference(page, state, expect):
+    """Return the difference between the panel and what it should show, as soon as there is none; ``expect`` draws a panel of some size."""
+    # a new state does not load the page again
+    await page.visit(f"{(await page.evaluate('location.href')).partition('#')[0]}#!{quote(json.dumps(state))}")
+    found, end = 255, time.monotonic() + SECONDS
+    while found > 1 and time.monotonic() < end:
+        picture = await page.picture(lambda _: True)
+        for left, top, width, height in await page.evaluate(PANELS):
+            expected, part = expect((width, height))
+            found = np.abs(picture[top : top + height, left : left + width][part].astype(int) - expected[part]).max()
+    return found
 
 
 @pytest.fixture(scope="module")
-def client(volumes):
-    """Yield the client, and the function that runs its coroutines."""
+def viewer(volumes):
+    """Yield the page with all volumes, their first state, the names of those that are decoded, and the function that runs coroutines."""
     with asyncio.Runner() as runner:
-        client = _Client(volumes)
-        runner.run(client.start())
+        context = open_viewer([volumes / url for url in SOURCES])
+        page, notes = runner.run(context.__aenter__())
         try:
-            yield client, runner.run
+            while "#!" not in (url := runner.run(page.evaluate("location.href"))):
+                pass
+            yield page, json.loads(unquote(url.partition("#!")[2])), {note.partition(":")[0] for note in notes}, runner.run
         finally:
-            runner.run(client.stop())
+            runner.run(context.__aexit__(None, None, None))
 
 
 def _colors(voxels, kind):
@@ -152,16 +134,15 @@ def _draw(colors, topleft, factors, layout, center, panel):
         index[(index < 0) | (index >= colors.shape[n])] = -1  # black
         plane = np.pad(plane, [(0, n == axis) for n in range(3)]).take(index, axis)
         inside = np.flatnonzero(index >= 0)
-        parts.append(slice(inside[0] - MARGIN, inside[-1] + 1 + MARGIN))
+        parts.append(slice(max(0, inside[0] - MARGIN), inside[-1] + 1 + MARGIN))
     return plane.swapaxes(0, 1), tuple(parts[::-1])
 
 
 @pytest.mark.parametrize("url", SOURCES)
-def test_pixels_are_voxels(volumes, client, url):
-    client, run = client
-    state, (served_as, mag, first) = client.first_state(), SOURCES[url]
-    layer = next(layer for layer in state["layers"] if f"/data/{[*SOURCES].index(url)}/" in layer["source"])
-    assert served_as == "decoded" if layer["name"] in client.decoded else layer["source"].startswith(f"{served_as}://")
+def test_pixels_are_voxels(volumes, viewer, url):
+    (page, state, decoded, run), (served_as, mag, first) = viewer, SOURCES[url]
+    layer = dict(next(layer for layer in state["layers"] if f"/data/{[*SOURCES].index(url)}/" in json.dumps(layer["source"])))
+    assert served_as == "decoded" if layer["name"] in decoded else f"{served_as}://" in json.dumps(layer["source"])
     voxels, factors = wkwdask.read(volumes / url)[0], Mag.parse(mag).factors
     colors, layer["segmentColors"] = _colors(voxels, layer["type"])
     value = "getDataValue() / 255.0" if voxels.dtype.kind == "f" else "toNormalized(getDataValue())"
@@ -171,5 +152,5 @@ def test_pixels_are_voxels(volumes, client, url):
         position = [n if axis in layout else n + 0.5 for n, axis in zip(center, "xyz", strict=True)]
         expect = partial(_draw, colors, topleft, factors, layout, center)
         shown = state | PLAIN | {"layers": [layer], "layout": layout, "position": position}
-        assert run(client.difference(shown, expect)) <= 1, layout
-    assert [text for kind, text in client.page.messages if kind in ("error", "warning") and not re.search(HARMLESS, text)] == []
+        assert run(_difference(page, shown, expect)) <= 1, layout
+    assert [text for kind, text in page.messages if kind in ("error", "warning") and not re.search(HARMLESS, text)] == []

@@ -16,6 +16,8 @@ from PIL import Image
 from tornado.httpclient import AsyncHTTPClient
 from tornado.websocket import websocket_connect
 
+from wkwdask.viewer.view import make_server
+
 _SECONDS = 60
 
 
@@ -45,6 +47,19 @@ async def open_page(size=(600, 500)):
             connection.close()
             while await connection.read_message() is not None:  # until the other side has closed it, too
                 pass
+
+
+@asynccontextmanager
+async def open_viewer(urls, size=(600, 500)):
+    """Show volumes in Neuroglancer in a new browser; yield its page and the notes of the viewer."""
+    server, notes = make_server(urls)
+    server.start()
+    try:
+        async with open_page(size) as page:
+            await page.visit(server.url)
+            yield page, notes
+    finally:
+        await server.stop()
 
 
 class Page:

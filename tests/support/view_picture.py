@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from support.browser_page import open_page
+from support.browser_page import open_viewer
 
 import wkwdask
-from wkwdask.viewer.view import make_server
 
 PICTURE = Path(__file__).resolve().parent.parent.parent / "docs" / "images" / "view.jpg"
 SIZE = (1000, 740)
@@ -19,18 +18,12 @@ SIZE = (1000, 740)
 
 async def picture_of(urls, size=SIZE):
     """Return the first view of volumes, once it has not changed for three pictures, and the messages of the console."""
-    server, _ = make_server(urls)
-    server.start()
-    try:
-        async with open_page(size) as page:
-            await page.visit(server.url)
-            pictures = []
-            while len(pictures) < 4 or len({picture.tobytes() for picture in pictures[-3:]}) > 1 or np.ptp(pictures[-1]) == 0:
-                pictures.append(await page.picture(lambda _: True))
-                await asyncio.sleep(1)
-            return pictures[-1], page.messages
-    finally:
-        await server.stop()
+    async with open_viewer(urls, size) as (page, _):
+        pictures = []
+        while len(pictures) < 4 or len({picture.tobytes() for picture in pictures[-3:]}) > 1 or np.ptp(pictures[-1]) == 0:
+            pictures.append(await page.picture(lambda _: True))
+            await asyncio.sleep(1)
+        return pictures[-1], page.messages
 
 
 def main():
