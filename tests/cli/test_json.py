@@ -68,6 +68,7 @@ CALLS = [
     ("tiff-prefix", "64,64", "uint8"),
     ("merge", "DS", "missing.zip", "merged", FOUND),
     ("warmup", "uint8"),
+    ("doctor", "missing", FOUND),
 ]
 
 

@@ -44,6 +44,7 @@ SKIPPED = {
     "wkwdask view ": "serves until it is interrupted",
     "napari ": "opens a window",
     "wkwdask demo demo-dataset": "runs first",
+    "wkwdask doctor ": "the answer depends on the machine",
     "wkwdask submit ": "SLURM",
     "wkwdask status demo-dataset --follow": "a job of SLURM to follow",
     "sed 's/^jobs: 10/": "makes a configuration for SLURM",

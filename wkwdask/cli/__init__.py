@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli import analysis, apply, checks, cluster, commands, completion, convert, copies, datasets, segmentations, view, warmup
+from wkwdask.cli import analysis, apply, checks, cluster, commands, completion, convert, copies, datasets, doctor, segmentations, view, warmup
 from wkwdask.cli.help import Commands, move_examples, walk
 from wkwdask.cli.messages import on_command_line, register_options
 from wkwdask.cli.verbosity import verbosity_options
@@ -63,7 +63,7 @@ cli.sections = {
     ),
     "Check and repair": (checks.verify, checks.repair, checks.diff),
     "Clusters": (cluster.cluster, cluster.submit, cluster.status, cluster.cancel, cluster.batch_element, cluster.batch_finish),
-    "Installation": (warmup.warmup, completion.completion),
+    "Installation": (doctor.doctor, warmup.warmup, completion.completion),
 }  # fmt: skip
 for section in cli.sections.values():
     for command in section:

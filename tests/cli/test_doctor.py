@@ -1,0 +1,57 @@
+"""``wkwdask doctor``: what is missing is named with its remedy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+
+from support.commands import run_here
+
+import wkwdask
+from wkwdask.kernels import compiler
+
+
+def _findings(*urls):
+    done = run_here("doctor", *urls, "--json")
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == (0 if all(finding["is_fine"] for finding in findings.values()) else 1)
+    return findings
+
+
+def test_a_sound_machine_is_fine(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    found = _findings(tmp_path / "ds")
+    assert [finding for finding in found.values() if not finding["is_fine"] and finding["name"] != "kernels"] == []
+    assert found["numpy"]["value"] == metadata.version("numpy")
+    assert {"python", "wkwdask", "dask", "extra remote", "sbatch", "free memory", "open files", str(tmp_path / "ds")} <= set(found)
+    assert not any(name.startswith("extra ") and name.split()[1] in ("test", "dev") for name in found)
+
+
+def test_what_is_wrong_is_named_with_its_remedy(tmp_path, monkeypatch):
+    installed = metadata.version
+
+    def version(name):
+        if name == "zarr":
+            raise metadata.PackageNotFoundError(name)
+        return "1.0" if name == "numpy" else installed(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path))
+    compiler.cache_folder.cache_clear()
+    try:
+        found = _findings(tmp_path / "missing")
+    finally:
+        monkeypatch.undo()
+        compiler.cache_folder.cache_clear()
+    wrong = {name: finding["remedy"] for name, finding in found.items() if not finding["is_fine"]}
+    assert set(wrong) >= {"numpy", "bytecode", "kernels", str(tmp_path / "missing")}
+    assert wrong["numpy"].startswith("pip install 'numpy>=")
+    assert "unset PYTHONDONTWRITEBYTECODE" in wrong["bytecode"]
+    assert "wkwdask warmup" in wrong["kernels"]
+    assert "no such folder" in found[str(tmp_path / "missing")]["value"]
+    extra = found["extra zarr"]
+    assert (extra["is_fine"], extra["remedy"]) == (True, "pip install 'wkwdask[zarr]'")
+    assert "zarr" in extra["value"].removeprefix("without ").split(", ")
