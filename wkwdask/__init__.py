@@ -48,18 +48,19 @@ _MODULES = {
     "verbs.verify": "VerifyReport",
     "viewer.demo": "make_demo",
     "viewer.preview": "preview",
+    "viewer.view": "View view",
 }  # fmt: skip
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "AlignmentError", "BatchError", "BoundingBox", "BoundsError", "CorruptError", "Dataset", "Diff", "ExistsError", "Fault", "FormatError",
     "IncompleteWriteError", "Layer", "LayerMag", "LockedError", "Mag", "ManifestReport", "MissingError", "PyramidPlan", "RepairReport", "ReplacedError",
-    "Report", "ResumeError", "RmReport", "Sharding", "TaskFailedError", "TruncatedError", "UnsupportedError", "VerifyReport", "WkwDaskError", "apply",
+    "Report", "ResumeError", "RmReport", "Sharding", "TaskFailedError", "TruncatedError", "UnsupportedError", "VerifyReport", "View", "WkwDaskError", "apply",
     "build_pyramid", "check_manifest", "choose_sharding", "cluster", "compress", "connected_components", "contrast", "convert", "copy", "create",
     "create_dataset", "diff", "histogram", "info", "label_statistics", "make_demo", "merge", "n5_as_zarr", "n5_store", "offset_codec", "open", "open_dataset",
     "pad_codec", "plan_convert", "plan_pyramid", "preview", "read", "read_many", "rechunk", "register_header", "remap", "remove_dust", "remove_zarr_view",
     "renumber", "repair", "rm", "sample", "save", "tiff_prefix", "tiff_shard_codec", "to_n5", "to_precomputed", "to_wkw", "to_zarr", "upsample", "verify",
-    "write", "write_manifest", "write_zarr_view", "zarr_view",
+    "view", "write", "write_manifest", "write_zarr_view", "zarr_view",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from wkwdask.verbs.verify import VerifyReport
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview
+    from wkwdask.viewer.view import View, view
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from urllib.parse import unquote
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from oracles.neuroglancer_client import missing
 from support.browser_page import look
 
 import wkwdask
-from wkwdask.viewer.view import make_server
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("neuroglancer") is None, reason="neuroglancer, of the extra view, is not installed")
 SHAPE = (64, 48, 40)
@@ -36,14 +35,15 @@ def dataset(tmp_path_factory):
     return folder
 
 
-def _state_of(server):
-    return json.loads(unquote(server.fragment("http://host/T/data")).removeprefix("!"))
+def _state_of(view):
+    with urlopen(view.url) as page:
+        return json.loads(re.search(rb"const state = (.*);\n", page.read())[1])
 
 
 def test_first_state(dataset):
-    server, notes = make_server([dataset])
-    state = _state_of(server)
-    assert notes == []
+    with wkwdask.view(dataset) as view:
+        state = _state_of(view)
+    assert view.notes == ()
     assert [(layer["name"], layer["type"]) for layer in state["layers"]] == [("color", "image"), ("cells", "segmentation")]
     assert [layer["source"].partition("://")[0] for layer in state["layers"]] == ["zarr3", "zarr3"]
     assert state["position"] == [132.5, 59.5, 37.5]
@@ -53,13 +53,13 @@ def test_first_state(dataset):
 
 
 def test_options_of_the_first_view(dataset):
-    server, _ = make_server([dataset, dataset], layers=["color"], position=(1, 2, 3), shader="void main() {}")
-    state = _state_of(server)
+    with wkwdask.view(dataset, dataset, layer="color", position=(1, 2, 3), shader="void main() {}") as view:
+        state = _state_of(view)
     assert [layer["name"] for layer in state["layers"]] == ["color", "color 2"]
     assert [layer["shader"] for layer in state["layers"]] == ["void main() {}"] * 2
     assert state["position"] == [1.5, 2.5, 3.5]
     with pytest.raises(ValueError, match="position must be three numbers"):
-        make_server([dataset], position=(1, 2))
+        wkwdask.view(dataset, position=(1, 2))
 
 
 def test_the_command_prints_the_url_and_stops_on_ctrl_c(dataset):
@@ -73,25 +73,16 @@ def test_the_command_prints_the_url_and_stops_on_ctrl_c(dataset):
         assert process.wait() == 0
 
 
-async def _look(server, is_complete):
-    server.start()
-    try:
-        return await look(server.url, is_complete)
-    finally:
-        await server.stop()
-
-
 needs_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 @needs_browser
 def test_the_first_view_shows_both_layers(dataset):
-    server, _ = make_server([dataset])
-
     def has_colors(picture):
         return (np.ptp(picture.astype(int), axis=2) > 20).mean() > 0.2
 
-    picture, messages = asyncio.run(_look(server, has_colors))
+    with wkwdask.view(dataset) as view:
+        picture, messages = asyncio.run(look(view.url, has_colors))
     colored = picture[np.ptp(picture.astype(int), axis=2) > 20]
     assert len(np.unique(colored, axis=0)) > 500  # labels in colors, with the gray values of the image
     assert [text for kind, text in messages if kind in ("error", "warning") and "GPU stall" not in text and "WebGL" not in text] == []

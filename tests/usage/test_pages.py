@@ -27,7 +27,7 @@ from wkwdask.formats import registry
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ["README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
-EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "pandas", "pyarrow", "scipy", "tifffile", "zarr")
+EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "neuroglancer", "pandas", "pyarrow", "scipy", "tifffile", "zarr")
 PACKAGES = {"cloud-volume": "cloudvolume", "igneous": "igneous", "ngff-zarr": "ngff_zarr", "webknossos": "webknossos"}
 """Titles of blocks, and the packages that they need."""
 
@@ -158,7 +158,7 @@ def differs(printed, found, folder):
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     for name in EXTRAS:
-        pytest.importorskip(name, reason=f"pages run where pip install '.[analysis,convert,precomputed,zarr]' has installed all extras: no {name}")
+        pytest.importorskip(name, reason=f"pages run where pip install '.[analysis,convert,precomputed,view,zarr]' has installed all extras: no {name}")
     folder = tmp_path_factory.mktemp("start")
     done = run_here("demo", folder / "demo-dataset")
     assert done.returncode == 0, done.stderr

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.viewer.view import View
 
     BoxLike = BoundingBox | str | Sequence[Any]
 
@@ -112,6 +113,12 @@ class Dataset:
     def refreshed(self) -> Dataset:
         """Open the dataset again and return its current state."""
         return open_dataset(self.path)
+
+    def view(self, **options: Any) -> View:
+        """Show the layers in Neuroglancer, in a browser or in a notebook; options as for :func:`wkwdask.view`."""
+        from wkwdask.viewer.view import view
+
+        return view(self.path, **options)
 
     # ------------------------------------------------------------------------- layers
 

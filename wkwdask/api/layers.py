@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.webknossos.layer_metadata import Attachment, Axis
     from wkwdask.model.image import InvalidLayer
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.viewer.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,13 @@ class Layer:
 
         self._check_current()
         return read(self.dataset, box, layer=self.name, mag=mag)
+
+    def view(self, **options: Any) -> View:
+        """Show the layer in Neuroglancer, in a browser or in a notebook; options as for :func:`wkwdask.view`."""
+        from wkwdask.viewer.view import view
+
+        self._check_current()
+        return view(self.dataset, layer=self.name, **options)
 
     def compute_largest_segment_id(self) -> int:
         """Compute the largest value of the finest mag that has files, brick by brick, on threads or the active dask Client.

@@ -73,7 +73,7 @@ def _split_data_array(array: Any, *, placed: bool) -> tuple[Any, _Coordinates]:
     return data, _Coordinates((x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category)
 
 
-def _normalize_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False) -> tuple[Any, _Coordinates]:
+def normalize_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False) -> tuple[Any, _Coordinates]:
     """Check an array and return it with the axes (c, x, y, z), and its coordinates."""
     coordinates = _Coordinates((0, 0, 0), None, None)
     if hasattr(array, "coords") and hasattr(array, "data"):
@@ -139,7 +139,7 @@ def save_as(
         if refused:
             raise ValueError(f"region= writes into an existing mag; {', '.join(refused)}= is for a new one")
         offset = (0, 0, 0)
-    voxels, coordinates = _normalize_array(array, offset, allow_negative=destination.needs_container)
+    voxels, coordinates = normalize_array(array, offset, allow_negative=destination.needs_container)
     content = _content_of(voxels, token)
     staged: StagedMags
     if region is not None:

@@ -19,7 +19,7 @@ from wkwdask.geometry.mag import Mag
 @click.option("--no-browser", is_flag=True, help="Print the URL only.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine. Default: any free port.")
 @click.option("--cors", metavar="ORIGIN", help="Allow pages of this origin, such as https://neuroglancer-demo.appspot.com, to read the layers.")
-def view(paths: tuple[str, ...], no_browser: bool, **options: Any) -> None:
+def view(paths: tuple[str, ...], layers: tuple[str, ...], no_browser: bool, **options: Any) -> None:
     """Show datasets, layers, mags or volumes of any format in a browser, until Ctrl-C.
 
     Neuroglancer and the data are served on this machine only, below a secret path. Blocks of WKW are not decoded. Needs the extra view.
@@ -30,22 +30,20 @@ def view(paths: tuple[str, ...], no_browser: bool, **options: Any) -> None:
       wkwdask view dataset precomputed://other-segmentation --layer color
       wkwdask view dataset --position 1200,2100,350 --no-browser
     """
-    from wkwdask.viewer.view import make_server, open_browser, serve, tunnel_command
+    from wkwdask.viewer.view import open_browser, tunnel_command, wait_for_signal
+    from wkwdask.viewer.view import view as make_view
 
-    server, notes = make_server(paths, **options)
-    for note in notes:
-        click.echo(note, err=True)
-
-    def show_url() -> None:
-        click.echo(server.url)
-        tunnel = tunnel_command(server.port)
+    with make_view(*paths, layer=layers, **options) as shown:
+        for note in shown.notes:
+            click.echo(note, err=True)
+        click.echo(shown.url)
+        tunnel = tunnel_command(shown.port)
         if tunnel is not None:
             click.echo(f"on your own machine: {tunnel}", err=True)
         if not no_browser:
-            open_browser(server.url)
+            open_browser(shown.url)
         click.echo("Ctrl-C stops the server", err=True)
-
-    serve(server, show_url)
+        wait_for_signal()
 
 
 COMMANDS = (view,)

@@ -1,10 +1,9 @@
-"""First state of Neuroglancer for some layers, as the JSON in the fragment of its URL."""
+"""First state of Neuroglancer for some layers, and the page that opens it."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from wkwdask.viewer.layers import ShownLayer
 
 _PIXELS = 350  # edge of a panel that shows a whole section
+_MOST_VOXELS_PER_PIXEL = 4  # of the coarsest mag: more would load a whole section of an array that has no coarser mags
 
 
 def make_state(layers: Sequence[ShownLayer], position: Vec3 | None, shader: str | None) -> dict[str, Any]:
@@ -23,6 +23,7 @@ def make_state(layers: Sequence[ShownLayer], position: Vec3 | None, shader: str 
     smallest = min(size or (1.0,))
     extent = max(n * s for n, s in zip(box.size[:2], size or (1.0, 1.0), strict=False)) / smallest
     depth = max(n * s for n, s in zip(box.size, size or (1.0, 1.0, 1.0), strict=True)) / smallest
+    most = _MOST_VOXELS_PER_PIXEL * max(layers[0].coarsest.box.mag.factors)
     center = [t + n // 2 + 0.5 for t, n in zip(box.topleft, box.size, strict=True)]
     order = sorted(range(len(layers)), key=lambda n: layers[n].is_segmentation)
     entries = [{"source": n, **_layer(layers[n], shader)} for n in order]
@@ -33,8 +34,8 @@ def make_state(layers: Sequence[ShownLayer], position: Vec3 | None, shader: str 
     return {
         "dimensions": _dimensions(size),
         "position": center if position is None else [n + 0.5 for n in position],
-        "crossSectionScale": max(extent / _PIXELS, 0.05),
-        "projectionScale": max(depth * 1.5, 1.0),
+        "crossSectionScale": min(max(extent / _PIXELS, 0.05), most),
+        "projectionScale": min(max(depth * 1.5, 1.0), most * _PIXELS),
         "layers": entries,
         "layout": "4panel",
         "selectedLayer": {"layer": entries[0]["name"], "visible": False},
@@ -51,13 +52,25 @@ def _layer(layer: ShownLayer, shader: str | None) -> dict[str, Any]:
         return {**entry, "selectedAlpha": 0.4, "notSelectedAlpha": 0.15, "hideSegmentZero": True}
     contrast = layer.contrast()
     if contrast is not None:
-        is_integer = layer.dtype.kind in "iu"
+        is_integer = layer.coarsest.dtype.kind in "iu"
         low, high = (int(n) if is_integer else n for n in contrast)
         entry["shaderControls"] = {"normalized": {"range": [low, max(high, low + 1) if is_integer else high]}}
     return {**entry, "shader": shader or "#uicontrol invlerp normalized\nvoid main() {\n  emitGrayscale(normalized());\n}\n"}
 
 
-def format_fragment(state: dict[str, Any], layers: Sequence[ShownLayer], base: str) -> str:
-    """Return the fragment of a URL for a state; ``base`` is the URL below which the layers are served, each by its number."""
-    entries = [{**entry, "source": f"{layers[entry['source']].scheme}://{base}/{entry['source']}/"} for entry in state["layers"]]
-    return "!" + quote(json.dumps({**state, "layers": entries}))
+def format_page(state: dict[str, Any], layers: Sequence[ShownLayer]) -> bytes:
+    """Return a page that opens the client with a state. The page knows its own URL, which the server does not know behind a proxy."""
+    entries = [{**entry, "source": f"{layers[entry['source']].scheme}://{_DATA}/{entry['source']}/"} for entry in state["layers"]]
+    text = json.dumps({**state, "layers": entries}).replace("<", "\\u003c")  # no text may end the script
+    return _PAGE.format(state=text, data=_DATA).encode()
+
+
+_DATA = "DATA"
+_PAGE = """<!DOCTYPE html>
+<meta charset="utf-8"><title>wkwdask view</title>
+<script>
+const state = {state};
+for (const layer of state.layers) layer.source = layer.source.replace("{data}", new URL("data", location.href).href);
+location.replace("v/0/#!" + encodeURIComponent(JSON.stringify(state)));
+</script>
+"""

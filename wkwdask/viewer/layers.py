@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, format_of_image
 from wkwdask.formats.zarr.served import SHOWN_TYPES, serve_image
-from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.store import files
 from wkwdask.store.content import Content, ContentSource, FileContent
 from wkwdask.store.paths import is_below, is_on_disk, is_valid_path
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.viewer.preview import Sliceable
 
 _ENCODINGS = {"": "", ".gz": "gzip", ".br": "br"}
 SAMPLE_PIXELS = (256, 256)
@@ -43,6 +43,7 @@ class ServedFolder(ContentSource):
     store: Store
     roots: tuple[str, ...]
     """Folders with links resolved."""
+    is_decoded: ClassVar = False
 
     def open(self, key: str) -> Content | None:
         if not is_valid_path(key) or any(part in ("", ".", "..") for part in key.split("/")):
@@ -70,15 +71,15 @@ class ShownLayer:
     box: BoundingBox
     """Bounding box [voxels of mag 1]."""
     voxel_size_nm: Lengths | None
-    num_channels: int
-    dtype: np.dtype[np.generic]
-    coarsest: StoredArray
-    """Mag from which the contrast is sampled."""
+    coarsest: Sliceable
+    """Coarsest mag, from which the contrast is sampled."""
+    sampled: BoundingBox
+    """Box with the slice of the sample [voxels of mag 1]."""
 
     def contrast(self) -> tuple[float, float] | None:
         """Return the range of most values in a slice through the middle, None if it has no two values."""
         with suppress(FormatError, MissingError, UnsupportedError, ModuleNotFoundError):
-            return contrast_of(read_slice(self.coarsest, self.box, "x", "y", SAMPLE_PIXELS, are_ids=False))
+            return contrast_of(read_slice(self.coarsest, self.sampled, "x", "y", SAMPLE_PIXELS, are_ids=False))
         return None
 
 
@@ -107,17 +108,26 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
         return None
     finest, *_, coarsest = [*volumes.values()] * 2
     has_labels = is_segmentation(image, finest)
+    size = image.voxel_size_of(finest) or image.voxel_size_nm
     scheme = None if mag is not None else _scheme(image, list(volumes.values()))
     if scheme is not None:
         roots = tuple(files.realpath(folder) for folder in (image.folder, *(level.folder for level in image.levels)))
         source: ContentSource = ServedFolder(open_store(image.folder), roots)
         is_decoded = False
     else:
-        source = served = serve_image(image, volumes, is_segmentation=has_labels)
+        source = served = serve_image(image.name, volumes, size, is_segmentation=has_labels)
         scheme, is_decoded = "zarr3", served.is_decoded
     box = finest.box.in_mag(MAG_1)
-    size = image.voxel_size_of(finest) or image.voxel_size_nm
-    return ShownLayer(image.name, source, scheme, has_labels, is_decoded, box, size, finest.num_channels, finest.dtype, coarsest)
+    return ShownLayer(image.name, source, scheme, has_labels, is_decoded, box, size, coarsest, box)
+
+
+def shown_array(name: str, volume: Any, voxel_size_nm: Lengths | None, *, is_segmentation: bool) -> ShownLayer:
+    """Return a volume of one mag that is not stored as a layer. Only the middle is sampled, because each voxel may be slow to compute."""
+    box = volume.box.in_mag(MAG_1)
+    x, y, z = lengths = tuple(map(min, box.size, (*SAMPLE_PIXELS, 1)))
+    first = [t + (n - length) // 2 for t, n, length in zip(box.topleft, box.size, lengths, strict=True)]
+    source = serve_image(name, {volume.box.mag: volume}, voxel_size_nm, is_segmentation=is_segmentation)
+    return ShownLayer(name, source, "zarr3", is_segmentation, False, box, voxel_size_nm, volume, BoundingBox((first[0], first[1], first[2]), (x, y, z)))
 
 
 def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:

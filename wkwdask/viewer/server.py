@@ -1,44 +1,42 @@
 """Web server of the viewer, on the loopback interface: files of the Neuroglancer client, and layers, below a secret path.
 
-    /TOKEN/               redirects to the client with the first state
+    /TOKEN/               opens the client with the first state
     /TOKEN/v/0/NAME       file NAME of the client; the client takes the end of this path for the name of a viewer
     /TOKEN/events/0       event stream of the client, without events
     /TOKEN/data/N/KEY     file KEY of layer N
 
 Only these are answered, to GET and HEAD, and only for the host names of the loopback interface: else a page on the internet could let its host name point
-here and read the answers (DNS rebinding).
+here and read the answers (DNS rebinding). Behind a proxy the host name is that of the proxy, and the token alone protects the layers.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import re
 import secrets
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from tornado.httpserver import HTTPServer
-from tornado.iostream import StreamClosedError
-from tornado.netutil import bind_sockets
-from tornado.web import Application, RequestHandler
-
-from wkwdask.errors import FormatError, MissingError, WkwDaskError
+from wkwdask.errors import MissingError, WkwDaskError
 from wkwdask.store import files
+from wkwdask.viewer.http import ADDRESS, Answer, HttpServer, is_closed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import socket
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wkwdask.store.content import Content, ContentSource
+    from wkwdask.viewer.http import Request
 
 CONTENT_TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm", ".map": "application/json"}
-_ADDRESS = "127.0.0.1"
-_HOSTS = {_ADDRESS, "localhost", "::1"}
+_HOSTS = {ADDRESS, "localhost", "::1"}
+_HOST = re.compile(r"[\w.\-\[\]:]+", re.ASCII)
 _PIECE_NBYTES = 1 << 20  # read and sent at once
-_HEADER_SECONDS = 30  # in which a client must send a request
-_SEND_SECONDS = 60  # in which a client must take a piece
-_THREADS = 8
+_DECODED_AT_ONCE = 8
+_DATA = re.compile(r"data/([0-9]{1,6})/(.*)", re.ASCII)
+_COMMON = "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+_NO_STORE = "Cache-Control: no-store\r\n"
 
 
 def client_files() -> dict[str, str]:
@@ -52,204 +50,139 @@ def client_files() -> dict[str, str]:
 
 
 class ViewerServer:
-    """Server of some layers; :meth:`start` begins to listen in the running event loop."""
+    """Server of some layers."""
 
     def __init__(
-        self, sources: Sequence[ContentSource], fragment: Callable[[str], str], client: Mapping[str, str], *, port: int = 0, cors: str | None = None
+        self,
+        sources: Sequence[ContentSource],
+        make_page: Callable[[], bytes],
+        client: Mapping[str, str],
+        *,
+        port: int = 0,
+        cors: str | None = None,
+        is_proxied: bool = False,
     ) -> None:
-        """Prepare the server; ``fragment`` returns the fragment of the first page for the URL below which the layers are."""
-        self.sources, self.fragment, self.client, self.cors = sources, fragment, client, cors
+        """Begin to listen; ``make_page`` returns the first page, which is made when it is first asked for."""
+        self.sources, self.client, self.cors, self.is_proxied = sources, client, cors, is_proxied
         self.token = secrets.token_urlsafe(24)
-        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="wkwdask-view")
-        options = {"server": self}
-        prefix = f"/{re.escape(self.token)}"
-        application = Application(
-            [
-                ("/favicon.ico", _NoIcon, options),  # every browser asks for it
-                (f"{prefix}/", _FirstPage, options),
-                (f"{prefix}/v/0/(.*)", _ClientFile, options),
-                (f"{prefix}/events/0", _Events, options),
-                (f"{prefix}/data/([0-9]{{1,6}})/(.*)", _LayerFile, options),
-            ],
-            default_handler_class=_Nothing,
-            default_handler_args=options,
-            log_function=lambda _: None,
-        )
-        self._server = HTTPServer(application, idle_connection_timeout=_HEADER_SECONDS, max_header_size=16 << 10, max_body_size=1, max_buffer_size=4 << 20)
-        self.port = port
-        """Port on the loopback interface; 0 becomes a free one when the server starts."""
+        self._make_page, self._lock = make_page, threading.Lock()
+        self._first_page: bytes | None = None
+        self._decoding = threading.Semaphore(_DECODED_AT_ONCE)
+        origin = "Cross-Origin-Resource-Policy: same-origin\r\n"
+        if cors is not None:
+            origin = f"Access-Control-Allow-Origin: {cors}\r\nAccess-Control-Expose-Headers: Content-Range\r\nVary: Origin\r\n"
+        self._common = _COMMON + origin
+        self._fields = _NO_STORE + self._common
+        self._data_fields = f"Content-Type: application/octet-stream\r\nAccept-Ranges: bytes\r\n{self._fields}"
+        self._server = HttpServer(self._answer, port)
+        self.port = self._server.port
+        """Port on the loopback interface."""
 
     @property
     def url(self) -> str:
         """URL of the first page; who has it may read the layers."""
-        return f"http://{_ADDRESS}:{self.port}/{self.token}/"
+        return f"http://{ADDRESS}:{self.port}/{self.token}/"
 
-    def start(self) -> None:
-        """Begin to answer requests."""
-        sockets = bind_sockets(self.port, _ADDRESS)
-        self.port = int(sockets[0].getsockname()[1])
-        self._server.add_sockets(sockets)
+    def close(self) -> None:
+        """Stop the server."""
+        self._server.close()
 
-    async def stop(self) -> None:
-        """Close all connections."""
-        self._server.stop()
-        await self._server.close_all_connections()
-        self.threads.shutdown(wait=False, cancel_futures=True)
+    def _answer(self, request: Request, connection: socket.socket) -> Answer:
+        if request.method == "OPTIONS" and self.cors is not None:
+            allowed = "Access-Control-Allow-Methods: GET, HEAD\r\nAccess-Control-Allow-Headers: Range\r\nAccess-Control-Allow-Private-Network: true\r\n"
+            return Answer(204, f"{allowed}Access-Control-Max-Age: 3600\r\n{self._fields}")
+        if request.method not in ("GET", "HEAD"):
+            return self._text(405, "only GET and HEAD are answered", "Allow: GET, HEAD\r\n")
+        if not self.is_proxied and not _is_loopback(request.fields.get("host", "")):
+            return self._text(403, "this server answers to the names of the loopback interface only")
+        if request.path == "/favicon.ico":  # every browser asks for it
+            return Answer(204, self._fields)
+        start, _, path = request.path[1:].partition("/")
+        if not secrets.compare_digest(start.encode("latin-1"), self.token.encode()) or "/" not in request.path[1:]:
+            return self._text(404, "not found")
+        data = _DATA.fullmatch(path)
+        if data is not None:
+            return self._data(int(data[1]), data[2], request, connection)
+        if path == "":
+            return Answer(200, f"Content-Type: text/html; charset=utf-8\r\n{self._fields}", self._page())
+        if path == "events/0":  # the client shows a warning if this stream ends
+            return Answer(200, f"Content-Type: text/event-stream\r\n{self._fields}", b": \n\n", is_endless=True)
+        name = path.removeprefix("v/0/") or "index.html"
+        file = self.client.get(name) if path.startswith("v/0/") else None
+        if file is None:
+            return self._text(404, "not found")
+        kind = CONTENT_TYPES[f".{name.rpartition('.')[2]}"]
+        return Answer(200, f"Content-Type: {kind}\r\nCache-Control: private, max-age=3600\r\n{self._common}", files.read_bytes(file))
 
+    def _text(self, status: int, message: str, fields: str = "") -> Answer:
+        return Answer(status, f"{fields}Content-Type: text/plain; charset=utf-8\r\n{self._fields}", f"{message}\n".encode())
 
-class _Handler(RequestHandler):
-    """Base of all pages."""
+    def _page(self) -> bytes:
+        with self._lock:
+            if self._first_page is None:
+                self._first_page = self._make_page()
+            return self._first_page
 
-    SUPPORTED_METHODS = ("GET", "HEAD")
-
-    def initialize(self, server: ViewerServer) -> None:
-        self.owner = server
-        self.set_default_headers()  # once more, now that the server is known
-
-    def prepare(self) -> None:
-        host = urlsplit(f"//{self.request.host}").hostname if re.fullmatch(r"[\w.\-\[\]:]+", self.request.host) else None
-        if host not in _HOSTS:
-            self._refuse(403, "this server answers to the names of the loopback interface only")
-
-    def set_default_headers(self) -> None:
-        self.clear_header("Server")
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("X-Content-Type-Options", "nosniff")
-        self.set_header("Referrer-Policy", "no-referrer")
-        owner = self.owner if hasattr(self, "owner") else None
-        if owner is not None and owner.cors is not None:
-            self.set_header("Access-Control-Allow-Origin", owner.cors)
-            self.set_header("Access-Control-Expose-Headers", "Content-Range")
-        else:
-            self.set_header("Cross-Origin-Resource-Policy", "same-origin")
-
-    def compute_etag(self) -> None:
-        """Return nothing: the hash of each chunk costs more than sending it."""
-
-    def write_error(self, status_code: int, **_: Any) -> None:
-        self.finish(f"{status_code}\n")
-
-    def log_exception(self, *_: Any) -> None:
-        """Report errors to the browser only."""
-
-    def _refuse(self, status: int, message: str) -> None:
-        self.set_status(status)
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish(f"{message}\n")
-
-
-class _Nothing(_Handler):
-    def get(self) -> None:
-        self._refuse(404, "not found")
-
-    head = get
-
-
-class _NoIcon(_Handler):
-    def get(self) -> None:
-        self.set_status(204)
-        self.finish()
-
-    head = get
-
-
-class _FirstPage(_Handler):
-    def get(self) -> None:
-        base = f"http://{self.request.host}/{self.owner.token}/data"
-        self.set_status(302)
-        self.set_header("Location", f"v/0/#{self.owner.fragment(base)}")
-        self.finish()
-
-    head = get
-
-
-class _ClientFile(_Handler):
-    def get(self, name: str) -> None:
-        name = name or "index.html"
-        path = self.owner.client.get(name)
-        if path is None:
-            self._refuse(404, "not found")
-            return
-        self.set_header("Content-Type", CONTENT_TYPES[f".{name.rpartition('.')[2]}"])
-        self.set_header("Cache-Control", "private, max-age=3600")
-        self.finish(files.read_bytes(path))
-
-    head = get
-
-
-class _Events(_Handler):
-    async def get(self) -> None:
-        """Stay open: the client shows a warning if this stream ends."""
-        self.set_header("Content-Type", "text/event-stream")
-        self.write(": \n\n")
-        await self.flush()
-        if self.request.method == "GET" and self.request.connection is not None:
-            self._closed = asyncio.Event()
-            await self._closed.wait()
-
-    head = get
-
-    def on_connection_close(self) -> None:
-        if hasattr(self, "_closed"):
-            self._closed.set()
-
-
-class _LayerFile(_Handler):
-    async def get(self, number: str, path: str) -> None:
-        # The path was not decoded before, so that an encoded slash is no slash.
-        key, loop = unquote(path), asyncio.get_running_loop()
-        if int(number) >= len(self.owner.sources) or "\\" in key or "\0" in key or key.count("/") != path.count("/"):
-            self._refuse(404, "not found")
-            return
-        content: Content | None = None
+    def _data(self, number: int, path: str, request: Request, connection: socket.socket) -> Answer:
+        key = path if "%" not in path else unquote(path)  # the path was not decoded before, so that an encoded slash is no slash
+        if number >= len(self.sources) or "\\" in key or "\0" in key or key.count("/") != path.count("/"):
+            return self._text(404, "not found")
+        source = self.sources[number]
         try:
-            content = await loop.run_in_executor(self.owner.threads, self.owner.sources[int(number)].open, key)
-            if content is None:
-                self._refuse(404, "not found")
-            else:
-                await self._send(content)
+            if not source.is_decoded:
+                return self._read(source, key, request)
+            with self._decoding:
+                if is_closed(connection):
+                    raise ConnectionAbortedError("the reader has moved on, and what it asked for may be slow to make")
+                return self._read(source, key, request)
         except MissingError as error:
-            self._refuse(404, str(error))
-        except (WkwDaskError, FormatError, OSError) as error:
-            if not self._headers_written:
-                self._refuse(500, str(error))
-            else:
-                self.request.connection.close()  # type: ignore[union-attr]
+            return self._text(404, str(error))
+        except ConnectionAbortedError:
+            raise
+        except (WkwDaskError, OSError) as error:
+            return self._text(500, str(error))
+
+    def _read(self, source: ContentSource, key: str, request: Request) -> Answer:
+        content = source.open(key)
+        if content is None:
+            return self._text(404, "not found")
+        answer = None
+        try:
+            answer = self._content(content, request)
         finally:
-            if content is not None:
+            if answer is None or not answer.rest:
                 content.close()
+        return answer
 
-    head = get
-
-    async def _send(self, content: Content) -> None:
-        self.set_header("Content-Type", "application/octet-stream")
-        self.set_header("Accept-Ranges", "bytes")
-        start, stop = 0, content.nbytes
-        header = self.request.headers.get("Range")
+    def _content(self, content: Content, request: Request) -> Answer:
+        status, fields, start, stop = 200, self._data_fields, 0, content.nbytes
+        header = request.fields.get("range")
         if content.encoding:
-            self.set_header("Content-Encoding", content.encoding)  # a range would be one of the compressed bytes, so all are sent
+            fields = f"Content-Encoding: {content.encoding}\r\n{fields}"  # a range would be one of the compressed bytes, so all are sent
         elif header is not None:
             wanted = parse_range(header, content.nbytes)
             if wanted is None:
-                self.set_header("Content-Range", f"bytes */{content.nbytes}")
-                self._refuse(416, f"not one range of {content.nbytes} bytes: {header[:100]}")
-                return
+                return self._text(416, f"not one range of {content.nbytes} bytes: {header[:100]}", f"Content-Range: bytes */{content.nbytes}\r\n")
             start, stop = wanted
-            self.set_status(206)
-            self.set_header("Content-Range", f"bytes {start}-{stop - 1}/{content.nbytes}")
-        self.set_header("Content-Length", str(stop - start))
-        if self.request.method == "HEAD":
-            self.finish()
-            return
-        loop = asyncio.get_running_loop()
+            status, fields = 206, f"Content-Range: bytes {start}-{stop - 1}/{content.nbytes}\r\n{fields}"
+        if request.method == "HEAD":
+            return Answer(status, fields, nbytes=stop - start)
+        first = min(stop, start + _PIECE_NBYTES)
+        return Answer(status, fields, content.read(start, first), _pieces(content, first, stop) if first < stop else (), stop - start)
+
+
+def _pieces(content: Content, start: int, stop: int) -> Iterator[bytes]:
+    try:
         for first in range(start, stop, _PIECE_NBYTES):
-            self.write(await loop.run_in_executor(self.owner.threads, content.read, first, min(stop, first + _PIECE_NBYTES)))
-            try:
-                await asyncio.wait_for(self.flush(), _SEND_SECONDS)
-            except (TimeoutError, StreamClosedError):
-                self.request.connection.close()  # type: ignore[union-attr]
-                return
-        self.finish()
+            yield content.read(first, min(stop, first + _PIECE_NBYTES))
+    except (WkwDaskError, OSError) as error:
+        raise ConnectionAbortedError(str(error)) from error  # the client notices that bytes are missing
+    finally:
+        content.close()
+
+
+def _is_loopback(host: str) -> bool:
+    return _HOST.fullmatch(host) is not None and urlsplit(f"//{host}").hostname in _HOSTS
 
 
 def parse_range(header: str, nbytes: int) -> tuple[int, int] | None:

@@ -1,58 +1,204 @@
-"""Show layers in Neuroglancer, until the process is interrupted."""
+"""Show layers and arrays in Neuroglancer."""
 
 from __future__ import annotations
 
-import asyncio
+import itertools
+import operator
 import os
 import signal
 import sys
+import threading
+import weakref
 import webbrowser
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from wkwdask.viewer.client_state import format_fragment, make_state
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.store.lru import LruCache
+from wkwdask.viewer.client_state import format_page, make_state
 from wkwdask.viewer.layers import layers_of
 from wkwdask.viewer.server import ViewerServer, client_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.api.options import MagLike, Url, Voxels
+    from wkwdask.viewer.layers import ShownLayer
+
+    Shown: TypeAlias = Url | Voxels
+
+_CACHE_NBYTES = 512 << 20
+_HEIGHT = 600  # of the frame in a notebook [pixels]
 
 
-def make_server(
-    urls: Sequence[str | os.PathLike[str]],
-    *,
-    layers: Sequence[str] = (),
-    mag: Mag | None = None,
-    position: Vec3 | None = None,
+class View:
+    """Layers in Neuroglancer, which this process serves in threads until the view is closed, collected, or the process ends.
+
+    In a notebook it is displayed as a link and a frame. Returned by :func:`view`, and by the methods of :class:`Dataset` and :class:`Layer`.
+    """
+
+    def __init__(self, server: ViewerServer, names: Sequence[str], notes: Sequence[str], proxy: str | None) -> None:
+        self.names = tuple(names)
+        """Names of the layers."""
+        self.notes = tuple(notes)
+        """Notes on layers whose chunks are decoded, because Neuroglancer cannot read their files."""
+        self.port = server.port
+        """Port on the loopback interface."""
+        self._url = server.url if proxy is None else f"{proxy.rstrip('/')}/{server.port}/{server.token}/"
+        self._close = weakref.finalize(self, server.close)
+
+    @property
+    def url(self) -> str:
+        """Link to the first page. It contains a secret: who has it may read the layers."""
+        return self._url
+
+    def close(self) -> None:
+        """Stop the server. Further calls have no effect."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"View of {', '.join(self.names)}: {self.url if self._close.alive else 'closed'}"
+
+    def _repr_html_(self) -> str:
+        if not self._close.alive:
+            return f"<p>{escape(repr(self))}</p>"
+        url, notes = escape(self.url), "".join(f"<br>{escape(note)}" for note in self.notes)
+        frame = f'<iframe src="{url}" style="width: 100%; height: {_HEIGHT}px; border: 0" allowfullscreen></iframe>'
+        return f'<p><a href="{url}" target="_blank" rel="noreferrer">{escape(", ".join(self.names))}</a>{notes}</p>{frame}'
+
+
+def view(
+    *sources: Shown | Mapping[str, Shown],
+    layer: str | Sequence[str] | None = None,
+    mag: MagLike | None = None,
+    offset: Sequence[int] | None = None,
+    voxel_size: Sequence[float] | None = None,
+    category: Literal["color", "segmentation"] | None = None,
+    position: Sequence[int] | None = None,
     shader: str | None = None,
     port: int = 0,
     cors: str | None = None,
-) -> tuple[ViewerServer, list[str]]:
-    """Return a server of the layers of datasets and volumes, and notes on layers that it decodes."""
+    proxy: str | None = None,
+    cache_nbytes: int = _CACHE_NBYTES,
+) -> View:
+    """Show datasets, volumes and arrays in Neuroglancer, in a browser or in a notebook. Nothing is written.
+
+    Parameters
+    ----------
+    *sources : str, path, dask.array.Array, ndarray, xarray.DataArray or mapping
+        Paths or URLs of any format that :func:`wkwdask.open` opens, and arrays of shape (x, y, z) or (c, x, y, z). The keys of a mapping are names of
+        layers. Chunks of dask arrays are computed when the viewer asks for them, by the scheduler that dask would use.
+    layer : str or sequence of str, optional
+        Only these layers of datasets.
+    mag : Mag, str, int or sequence of 3 int, optional
+        Only this mag of datasets and volumes; the mag of arrays, by default 1.
+    offset : sequence of 3 int, optional
+        Position of element 0 of arrays [absolute voxels of the mag]; by default 0, or the position given by the coordinates x, y, z of a DataArray.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], for arrays; by default those of the coordinates of a DataArray, or else of the other layers.
+    category : {"color", "segmentation"}, optional
+        Category of arrays; by default integers of 32 bits and more, and booleans, are a segmentation.
+    position : sequence of 3 int, optional
+        First position [voxels of mag 1]; by default the middle of the first layer.
+    shader : str, optional
+        Shader of images in GLSL, as Neuroglancer expects it.
+    port : int
+        Port on this machine; by default any free one.
+    cors : str, optional
+        Origin of other pages that may read the layers, such as ``https://neuroglancer-demo.appspot.com``.
+    proxy : str, optional
+        Path or URL below which jupyter-server-proxy serves the ports of this machine, such as ``/proxy``; by default that of JupyterHub inside of a hub.
+    cache_nbytes : int
+        Memory for computed chunks of dask arrays [bytes]. Larger chunks are not kept: only the part that the viewer asks for is computed.
+
+    Returns
+    -------
+    View
+        Its ``url`` is the link. Closing or forgetting it stops the server; it is a context manager too.
+
+    Raises
+    ------
+    MissingError
+        There is no such dataset, layer or mag, or it has no files.
+    ModuleNotFoundError
+        neuroglancer is not installed: ``pip install 'wkwdask[view]'``.
+    ValueError
+        The shape of an array or an option is invalid.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import wkwdask
+    >>> noise = da.random.random((2048, 2048, 512), chunks=128)
+    >>> with wkwdask.view({"noise": noise, "smooth": noise.map_overlap(lambda part: part, depth=2)}, voxel_size=(4, 4, 35)) as shown:  # doctest: +SKIP
+    ...     print(shown.names)
+    ('noise', 'smooth')
+    """
     if position is not None and len(position) != 3:
         raise ValueError(f"position must be three numbers, got {position}")
     client = client_files()
-    shown = [layer for url in urls for layer in layers_of(url, layers, mag)]
-    state = make_state(shown, position, shader)
-    server = ViewerServer([layer.source for layer in shown], partial(format_fragment, state, shown), client, port=port, cors=cors)
-    return server, [f"{layer.name}: Neuroglancer cannot read its files; chunks are decoded on request" for layer in shown if layer.is_decoded]
+    names = () if layer is None else (layer,) if isinstance(layer, str) else tuple(layer)
+    parsed = None if mag is None else Mag.parse(mag)
+    named = list(_named(sources))
+    groups = [[] if _is_array(source) else _stored(source, name, names, parsed) for name, source in named]
+    size = next((shown.voxel_size_nm for group in groups for shown in group if shown.voxel_size_nm is not None), None)
+    if any(_is_array(source) for _, source in named):
+        from wkwdask.viewer.arrays import ArrayOptions, layer_of  # imports dask
+
+        cache: LruCache[Any] = LruCache(cache_nbytes, operator.attrgetter("nbytes"))
+        options = ArrayOptions(parsed or MAG_1, offset, voxel_size, size, category, cache_nbytes)
+        groups = [[layer_of(source, name, options, cache)] if _is_array(source) else group for (name, source), group in zip(named, groups, strict=True)]
+    layers = list(itertools.chain(*groups))
+    if not layers:
+        raise ValueError("nothing to show: give a path, a URL or an array")
+
+    def make_page() -> bytes:
+        return format_page(make_state(layers, None if position is None else vec3(position), shader), layers)
+
+    if proxy is None and "JUPYTERHUB_SERVICE_PREFIX" in os.environ:
+        proxy = f"{os.environ['JUPYTERHUB_SERVICE_PREFIX']}proxy"
+    notes = [f"{each.name}: Neuroglancer cannot read its files; chunks are decoded on request" for each in layers if each.is_decoded]
+    server = ViewerServer([each.source for each in layers], make_page, client, port=port, cors=cors, is_proxied=proxy is not None)
+    return View(server, [each.name for each in layers], notes, proxy)
 
 
-def serve(server: ViewerServer, on_start: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM."""
+def _named(sources: Iterable[Shown | Mapping[str, Shown]]) -> Iterator[tuple[str | None, Shown]]:
+    for source in sources:
+        if isinstance(source, Mapping):
+            yield from source.items()
+        else:
+            yield None, source
 
-    async def run() -> None:
-        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopped.set)
-        server.start()
-        on_start()
-        await stopped.wait()
-        await server.stop()
 
-    asyncio.run(run())
+def _is_array(source: Any) -> bool:
+    return hasattr(source, "ndim")
+
+
+def _stored(source: Any, name: str | None, names: Sequence[str], mag: Mag | None) -> list[ShownLayer]:
+    """Return the layers of a dataset, layer or volume."""
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"expected a path, URL or array to show, got {type(source).__name__}")
+    layers = layers_of(source, names, mag)
+    if name is None:
+        return layers
+    return [replace(layer, name=name if len(layers) == 1 else f"{name} {layer.name}") for layer in layers]
+
+
+def wait_for_signal() -> None:
+    """Return on SIGINT or SIGTERM."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    stopped.wait()
 
 
 def tunnel_command(port: int) -> str | None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import MissingError
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.formats.wkw.remote import open_in
 from wkwdask.formats.wkw.virtual_shard import VirtualShard, cube_len, is_framable
@@ -26,10 +25,10 @@ from wkwdask.store.lru import LruCache
 from wkwdask.streams.converted import ConvertedVolume
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.image import Image
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.stored_array import StoredArray
 
 _SHARDS_PER_MAG = 64
@@ -148,34 +147,29 @@ class ServedImage:
         return None if array is None else array.open(chunk)
 
 
-def serve_image(image: Image, volumes: dict[Mag, StoredArray], *, is_segmentation: bool) -> ServedImage:
+def serve_image(name: str, volumes: Mapping[Mag, Any], voxel_size_nm: Lengths | None, *, is_segmentation: bool) -> ServedImage:
     """Return some mags of an image as an OME-NGFF image."""
-    levels, arrays = [], {}
-    first = next(iter(volumes.values()), None)
-    if first is None:
-        raise MissingError(f"{image.folder}: no mag of {image.name} has voxels")
-    size = image.voxel_size_nm
-    documents = {}
+    levels, arrays, documents = [], {}, {}
     for mag, volume in volumes.items():
         array = _serve(volume, is_segmentation=is_segmentation)
         arrays[mag.name] = array
         documents[f"{mag.name}/{FILE_NAME}"] = format_document(array.document()).encode()
-        level = pyramid_level(mag.name, mag, array.topleft, size)
-        shift = [t + s / 2 for t, s in zip(level.translation, size or (1.0, 1.0, 1.0), strict=True)]
+        level = pyramid_level(mag.name, mag, array.topleft, voxel_size_nm)
+        shift = [t + s / 2 for t, s in zip(level.translation, voxel_size_nm or (1.0, 1.0, 1.0), strict=True)]
         levels.append(replace(level, translation=(shift[0], shift[1], shift[2])))
-    described = multiscale(image.name, levels, ImageAxes.of_letters(new_axes(first.num_channels), None if size is None else "nanometer"))
+    axes = new_axes(next(iter(volumes.values())).num_channels)
+    described = multiscale(name, levels, ImageAxes.of_letters(axes, None if voxel_size_nm is None else "nanometer"))
     attributes = image_attributes(described, version="0.5", is_label=is_segmentation)
     documents[FILE_NAME] = format_document(group_document(attributes)).encode()
     return ServedImage(documents, arrays)
 
 
-def _serve(volume: StoredArray, *, is_segmentation: bool) -> FramedMag | DecodedMag:
+def _serve(volume: Any, *, is_segmentation: bool) -> FramedMag | DecodedMag:
     if is_wkw(volume) and volume.channels is None and volume.dtype.name in SHOWN_TYPES and is_framable(header_of(volume)):
         return FramedMag(volume)
     shown: Any = volume
     if volume.dtype.name not in SHOWN_TYPES:
-        dtype = np.dtype(np.uint64 if is_segmentation and volume.dtype.kind == "i" else np.float32)
-        shown = _Cast(volume, tuple(range(volume.num_channels)), dtype)
+        shown = _Cast(volume, tuple(range(volume.num_channels)), np.dtype(np.uint64 if is_segmentation else np.float32))
     topleft = volume.box.topleft
     return DecodedMag(VirtualArray(relative_to(shown, topleft), choose_chunk_shape(volume)), topleft)
 
