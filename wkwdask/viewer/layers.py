@@ -16,7 +16,7 @@ from wkwdask.store import files
 from wkwdask.store.content import Content, ContentSource, FileContent
 from wkwdask.store.paths import is_below, is_on_disk, is_valid_path
 from wkwdask.store.store import open_store
-from wkwdask.viewer.preview import is_segmentation, read_slice
+from wkwdask.viewer.slices import is_segmentation, read_slice
 
 if TYPE_CHECKING:
     import os
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.viewer.preview import Sliceable
+    from wkwdask.viewer.slices import Sliceable
 
 _ENCODINGS = {"": "", ".gz": "gzip", ".br": "br"}
 SAMPLE_PIXELS = (256, 256)

@@ -76,7 +76,7 @@ class VirtualShard:
         if start >= self._data_nbytes:
             return self._index[start - self._data_nbytes : stop - self._data_nbytes]
         end = min(stop, self._data_nbytes)
-        first, last = int(np.searchsorted(self._starts, start, "right")) - 1, int(np.searchsorted(self._starts, end, "left"))
+        first, last = int(self._starts.searchsorted(start, "right")) - 1, int(self._starts.searchsorted(end, "left"))
         parts = [self._frame(n, max(start - int(self._starts[n]), 0), min(end, int(self._starts[n + 1])) - int(self._starts[n])) for n in range(first, last)]
         if stop > end:
             parts.append(self._index[: stop - end])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,15 +45,19 @@ class FramedMag:
     volume: StoredArray
     _shards: LruCache[VirtualShard] = field(default_factory=lambda: LruCache(_SHARDS_PER_MAG))
 
-    @property
+    @cached_property
     def _edge(self) -> int:
         header = header_of(self.volume)
         return cube_len(header) * header.block_len
 
-    @property
+    @cached_property
     def _first(self) -> Vec3:
         x, y, z = (n // self._edge for n in self.volume.box.topleft)
         return x, y, z
+
+    @cached_property
+    def _end(self) -> Vec3:
+        return self.volume.box.bottomright
 
     @property
     def topleft(self) -> Vec3:
@@ -81,7 +86,7 @@ class FramedMag:
             return None
         header, length = header_of(self.volume), cube_len(header_of(self.volume))
         index = [int(n) + first for n, first in zip(reversed(match.groups()), self._first, strict=True)]
-        if any(n * self._edge >= end for n, end in zip(index, self.volume.box.bottomright, strict=True)):
+        if any(n * self._edge >= end for n, end in zip(index, self._end, strict=True)):
             return None
         per_file = header.file_len // length
         x, y, z = (n // per_file for n in index)
