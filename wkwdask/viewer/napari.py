@@ -92,26 +92,24 @@ def _read_image(image: Image, volumes: Volumes, *, are_ids: bool) -> list[LayerD
     }
     if size is not None:
         attributes["units"] = ("nm", "nm", "nm")
-
-    def data(channel: int | None) -> Any:
-        axes = "czyx" if channel is None else "zyx"
-        boxes = [box.in_mag(each) for each in volumes]
-        arrays = [
-            open_array(volume, chunks="auto", box=part, start=part.topleft, axes=axes, channel=channel)
-            for volume, part in zip(volumes.values(), boxes, strict=True)
-        ]
-        return arrays if len(arrays) > 1 else arrays[0]
-
     if are_ids and finest.dtype.kind in "iu":
         names = [image.name] if finest.num_channels == 1 else [f"{image.name} {n}" for n in range(finest.num_channels)]
-        return [(data(n), attributes | {"name": name}, "labels") for n, name in enumerate(names)]
+        return [(_arrays(volumes, box, n), attributes | {"name": name}, "labels") for n, name in enumerate(names)]
     ranges = _contrast_limits(coarsest, finest.box)
     if finest.num_channels == 1:
-        return [(data(0), attributes | ({"contrast_limits": ranges[0]} if ranges else {}), "image")]
+        return [(_arrays(volumes, box, 0), attributes | ({"contrast_limits": ranges[0]} if ranges else {}), "image")]
     channels = {"channel_axis": 0, "name": [f"{image.name} {n}" for n in range(finest.num_channels)]}
     if finest.num_channels == len(_RGB) and finest.dtype.kind == "u":
         channels["colormap"] = list(_RGB)
-    return [(data(None), attributes | channels | ({"contrast_limits": ranges} if ranges else {}), "image")]
+    return [(_arrays(volumes, box, None), attributes | channels | ({"contrast_limits": ranges} if ranges else {}), "image")]
+
+
+def _arrays(volumes: Volumes, box: BoundingBox, channel: int | None) -> Any:
+    """Return the arrays of all mags, finest first, or the only one; channels come first if none is chosen."""
+    axes = "czyx" if channel is None else "zyx"
+    parts = [(volume, box.in_mag(mag)) for mag, volume in volumes.items()]
+    arrays = [open_array(volume, chunks="auto", box=part, start=part.topleft, axes=axes, channel=channel) for volume, part in parts]
+    return arrays if len(arrays) > 1 else arrays[0]
 
 
 def _common_box(volumes: Sequence[StoredArray]) -> BoundingBox:
