@@ -18,12 +18,12 @@ from wkwdask.formats.webknossos.layer_metadata import attachments_of, axes_of, d
 from wkwdask.formats.wkw.folder import count_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.runs.report import format_nbytes
+from wkwdask.runs.report import format_nbytes, html_table
 from wkwdask.store.paths import is_remote
 from wkwdask.verbs.webknossos.dataset_edit import stored_layer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import dask.array as da
     import numpy as np
@@ -283,21 +283,18 @@ _MOST_SECONDS = 1.0  # limit for counting the files of all mags of a card togeth
 def card(head: str, dataset: str, layers: Sequence[Layer]) -> str:
     """Return HTML for notebooks: a table of the layers and a small picture, with bounded work; errors are suppressed."""
     until = time.monotonic() + _MOST_SECONDS
-    columns = "".join(
-        f"<th style='text-align:left'>{name}</th>" for name in ("layer", "category", "type", "mag", "box (top left + size)", "files", "bytes", "")
-    )
-    rows = "".join(row for layer in layers for row in _rows(layer, until))
-    table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
+    columns = ("layer", "category", "type", "mag", "box (top left + size)", "files", "bytes", "")
+    table = html_table(columns, (row for layer in layers for row in _rows(layer, until)))
     return f"<div>{head}<div style='display:flex;gap:12px;align-items:flex-start'>{table}{_picture(dataset, layers)}</div></div>"
 
 
-def _rows(layer: Layer, until: float) -> list[str]:
+def _rows(layer: Layer, until: float) -> list[tuple[str, ...]]:
     if layer.problem:
-        return [_row(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
+        return [(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
     first = (layer.name, layer.category, type_text(layer.element_class, layer.num_channels))
     if not layer.listed:
-        return [_row(*first, "none", _cell_of(layer.bounding_box), "", "", other_format(layer.data_format))]
-    return [_row(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
+        return [(*first, "none", _cell_of(layer.bounding_box), "", "", other_format(layer.data_format))]
+    return [(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
 
 
 def _mag_cells(layer: Layer, mag: LayerMag, until: float) -> tuple[str, ...]:
@@ -321,25 +318,23 @@ def _cell_of(box: BoundingBox) -> str:
     return f"{', '.join(map(str, box.topleft))} + {', '.join(map(str, box.size))}"
 
 
-def _row(*cells: str) -> str:
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-
-
 def _picture(dataset: str, layers: Sequence[Layer]) -> str:
     """Draw the layers if that is cheap; return an empty text if it fails, since a table is better than an error."""
-    from wkwdask.viewer.preview import draw
-
     try:
         volumes = {layer.category: volume for layer in reversed(layers) if (volume := _small_volume(layer)) is not None}
         datasource = read_datasource(dataset)
-        if not volumes or datasource is None:
-            return ""
-        buffer = io.BytesIO()
-        draw(volumes.get("color"), volumes.get("segmentation"), datasource.voxel_size_nm, _PIXELS).save(buffer, format="PNG")
+        return "" if not volumes or datasource is None else image_tag(volumes, datasource.voxel_size_nm, _PIXELS)
     except Exception:  # opening or reading the layer reports the same error
         return ""
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return f"<img alt='three slices' src='data:image/png;base64,{data}'>"
+
+
+def image_tag(volumes: Mapping[str, StoredArray], voxel_size: Sequence[float] | None, pixels: int) -> str:
+    """Return an HTML image of three slices through an image, a segmentation or both."""
+    from wkwdask.viewer.preview import draw
+
+    buffer = io.BytesIO()
+    draw(volumes.get("color"), volumes.get("segmentation"), voxel_size, pixels).save(buffer, format="PNG")
+    return f"<img alt='three slices' src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
 
 
 def _small_volume(layer: Layer) -> StoredArray | None:
@@ -350,7 +345,11 @@ def _small_volume(layer: Layer) -> StoredArray | None:
     for mag in reversed(stored.mags):
         if is_readable(stored, mag):
             volume = stored.volume(mag)
-            (x, y, z), edge = volume.box.size, volume.chunk_shape[0]
-            is_small = edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES
-            return volume if is_small else None
+            return volume if is_quickly_drawn(volume) else None
     return None
+
+
+def is_quickly_drawn(volume: StoredArray) -> bool:
+    """Check whether three slices need few decoded bytes."""
+    (x, y, z), edge = volume.box.size, max(volume.chunk_shape)
+    return edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES

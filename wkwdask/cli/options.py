@@ -6,6 +6,7 @@ Each name of a storage option is one click option, even if several formats have 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--cluster", metavar="FILE|NAME", help="Run on this cluster (wkwdask cluster list). Default: $WKWDASK_CLUSTER, else the cores of this machine."
     )
     @click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786.")
-    @click.option("--report", "performance_report", metavar="FILE.html", help="Save dask's performance report of the run; needs a cluster and bokeh.")
+    @click.option("--performance-report", metavar="FILE.html", help="Save dask's performance report of the run; needs a cluster and bokeh.")
     @functools.wraps(command)
     def run(*args: Any, cluster: str | None, scheduler: str | None, performance_report: str | None, **options: Any) -> Any:
         if cluster is not None and scheduler is not None:
@@ -101,14 +102,33 @@ def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select a cluster. The command checks its arguments and returns a function; its result is computed on the cluster and printed."""
 
     @prints_facts
+    @click.option("--report", metavar="FILE.html", callback=_check_folder, help="Save a report: files, speed, failures and a picture of the result.")
     @cluster_options
     @functools.wraps(command)
-    def run(*args: Any, cluster: Any, **options: Any) -> Any:
+    def run(*args: Any, cluster: Any, report: str | None, **options: Any) -> Any:
         call = command(*args, **options)
-        with cluster:
-            return call()
+        outcome: dict[str, Any] = {}
+        try:
+            with cluster:
+                outcome["result"] = call()
+        except Exception as error:
+            outcome["error"] = error
+            raise
+        finally:
+            if report is not None and outcome:
+                from wkwdask.cli.report_page import write_page
+
+                write_page(report, **outcome, performance_report=click.get_current_context().params["performance_report"])
+        return outcome["result"]
 
     return run
+
+
+def _check_folder(ctx: click.Context, param: click.Parameter, file: str | None) -> str | None:
+    """Check that the folder of a file exists, before a long job starts."""
+    if file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(file))):
+        raise click.UsageError(f"{param.opts[0]} {file}: its folder does not exist")
+    return file
 
 
 class _Shape(click.ParamType):

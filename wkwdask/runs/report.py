@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -11,7 +12,7 @@ from wkwdask.store import files
 from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,18 @@ class Report:
             + (f", values {mag.minimum} to {mag.maximum}" if mag.minimum is not None else "")
             for mag in self.mags
         ]
-        if self.mags:
-            lines.append(f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, {self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s")
-        if self.note:
-            lines.append(self.note)
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._totals()])
+
+    def _totals(self) -> list[str]:
+        speed = f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, {self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s"
+        return [*([speed] if self.mags else []), *([self.note] if self.note else [])]
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (mag.path, f"{mag.files:,}", f"{mag.voxels:,}", format_nbytes(mag.nbytes), "" if mag.minimum is None else f"{mag.minimum} to {mag.maximum}")
+            for mag in self.mags
+        ]
+        return f"<div>{html_table(('mag', 'files', 'voxels', 'bytes', 'values'), rows)}{'<br>'.join(map(escape, self._totals()))}</div>"
 
     def to_json(self) -> dict[str, Any]:
         """Return the form kept in the provenance of a mag."""
@@ -130,6 +138,19 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     notes = dict.fromkeys(report.note for report in reports if report.note)
     mags = tuple(mag for report in reports for mag in report.mags)
     return Report(mags, sum(report.nbytes_in for report in reports), sum(report.seconds for report in reports), "; ".join(notes))
+
+
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table for notebooks and reports.
+
+    Examples
+    --------
+    >>> html_table((), [("files", "<3")])
+    '<table><tbody><tr><td>files</td><td>&lt;3</td></tr></tbody></table>'
+    """
+    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
 
 def counted(number: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
-from wkwdask.runs.report import counted, format_nbytes, space_problems
+from wkwdask.runs.report import counted, format_nbytes, html_table, space_problems
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.image_import import Import
 
@@ -43,12 +44,20 @@ _SECTION_SECONDS = 1.0  # for the sections of one brick
 _FEW_REGIONS = 1 << 20
 
 
-class _Totals:
+class _Totals(ABC):
     """Base of plans with a list of mags."""
 
     __slots__ = ()
 
     mags: tuple[Any, ...]
+
+    @abstractmethod
+    def _totals(self) -> dict[str, str]:
+        """Describe what is read, written and needed."""
+
+    def _repr_html_(self) -> str:
+        rows = [(mag.folder, f"{mag.files:,}", format_nbytes(mag.nbytes)) for mag in self.mags]
+        return f"<div>{html_table(('mag', 'files, at most', 'bytes, about'), rows)}{html_table((), self._totals().items())}</div>"
 
     @property
     def files(self) -> int:
@@ -131,14 +140,21 @@ class PyramidPlan(_Totals):
             joins = f", up to {counted(entry.joins, 'join')}" if entry.joins else ""
             lines.append(f"  mag {entry.reads} -> {', '.join(entry.makes)}: {counted(entry.regions, 'region')} of {shape} voxels{joins}")
         lines.extend(f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
-        lines.append(f"reads    {counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)")
+        return "\n".join([*lines, *_aligned(self._totals()), *self.notes])
+
+    def _totals(self) -> dict[str, str]:
         scratch = f"; sets aside up to about {format_nbytes(self.scratch_nbytes)}" if self.scratch_nbytes else ""
-        lines.append(f"writes   up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}{scratch}")
-        lines.append(f"memory   about {format_nbytes(self.memory_nbytes)} per worker of one thread")
-        lines.append(
-            f"time     about {_format_duration(self.seconds)} in {counted(self.tasks, 'task')} on {counted(self.workers, 'worker')} like this machine's cores"
-        )
-        return "\n".join([*lines, *self.notes])
+        tasks, workers = counted(self.tasks, "task"), counted(self.workers, "worker")
+        return {
+            "reads": f"{counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)",
+            "writes": f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}{scratch}",
+            "memory": f"about {format_nbytes(self.memory_nbytes)} per worker of one thread",
+            "time": f"about {_format_duration(self.seconds)} in {tasks} on {workers} like this machine's cores",
+        }
+
+
+def _aligned(totals: dict[str, str]) -> list[str]:
+    return [f"{name:<9}{text}" for name, text in totals.items()]
 
 
 def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
@@ -381,13 +397,17 @@ class ConversionPlan(_Totals):
             shards = "" if mag.shard_shape is None else f", shards of {' x '.join(map(str, mag.shard_shape))}"
             lines.append(f"{mag.folder}: {size} voxels{shards}, {counted(mag.regions, 'region')} of {shape}{joins}, {files}")
             lines += [f"  {mag.path}"] if mag.path else []
-        lines.append(f"reads    {format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))} of voxels")
-        lines.append(f"writes   up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}")
-        if any(mag.seconds for mag in self.mags):
-            lines.append(f"memory   about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread")
-            lines.append(f"time     about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
+        lines += _aligned(self._totals())
         lines += [f"then the pyramid of {mag}; run wkwdask pyramid --dry-run on it once it exists for an estimate" for mag in self.pyramids]
         return "\n".join([*lines, *dict.fromkeys(note for mag in self.mags for note in mag.notes)])
+
+    def _totals(self) -> dict[str, str]:
+        nbytes_in = format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))
+        totals = {"reads": f"{nbytes_in} of voxels", "writes": f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}"}
+        if any(mag.seconds for mag in self.mags):
+            totals["memory"] = f"about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread"
+            totals["time"] = f"about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores"
+        return totals
 
 
 def estimate_conversion(jobs: Sequence[Import | Rechunk], exports: Sequence[Export], pyramids: Sequence[str], workers: int) -> ConversionPlan:
