@@ -306,7 +306,7 @@ def test_file_system(tmp_path):
 
 def test_commands(tmp_path):
     listed = run_here("cluster", "list")
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == sorted(Path(name).stem for name in SHIPPED)
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == sorted(Path(name).stem for name in SHIPPED)
     assert run_here("cluster", "render", "slurm-jobqueue").stdout.rstrip() == render(load_config("slurm-jobqueue")).rstrip()
     both = run_here("verify", tmp_path, "--cluster", "local", "--scheduler", "tcp://a:1")
     assert (both.returncode, "use one of them" in both.stderr) == (2, True)

@@ -54,14 +54,22 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
     with cluster:
         table = wkwdask.label_statistics(path, ignore_zero=not with_zero, output=output, **options)
     shown, voxels = table.nlargest(_SHOWN, "voxels") if output is None else table.head(0), int(table.voxels.sum())
-    lines = [*([shown.to_string()] if len(shown) else []), f"{len(table):,} labels, {voxels:,} voxels{f': {output}' if output else ''}"]
-    return Facts({"labels": len(table), "voxels": voxels, "output": output, "rows": _rows(shown)}, "\n".join(lines))
+    line = f"{len(table):,} labels, {voxels:,} voxels{f': {output}' if output else ''}"
+    return _table({"labels": len(table), "voxels": voxels, "output": output}, shown, line)
 
 
-def _rows(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a table by the names of its columns."""
+def _table(facts: dict[str, Any], table: Any, *lines: str) -> Facts:
+    """Return a table of pandas as a result, with lines below it."""
+    from wkwdask.cli.tables import print_records
+
     rows: list[dict[str, Any]] = table.reset_index().to_dict("records")
-    return rows
+
+    def show() -> None:
+        print_records(rows)
+        for line in lines:
+            click.echo(line)
+
+    return Facts({**facts, "rows": rows}, show)
 
 
 @click.command(short_help="Count the voxel values of a layer.")
@@ -97,9 +105,8 @@ def histogram(path: str, limits: tuple[float, float] | None, output: str | None,
     if target is not None:
         write_table(table, target)
     outside = {name: int(counts[name].sum()) for name in ("nan", "below", "above")}
-    lines = [] if target else [table.to_string()]
-    lines += [f"{number:,} values {'are NaN' if name == 'nan' else f'lie {name} the bins'}" for name, number in outside.items() if number]
-    return Facts({**outside, "output": output, "rows": [] if target else _rows(table)}, "\n".join(lines))
+    lines = [f"{number:,} values {'are NaN' if name == 'nan' else f'lie {name} the bins'}" for name, number in outside.items() if number]
+    return _table({**outside, "output": output}, table if target is None else table.head(0), *lines)
 
 
 @click.command(short_help="Find a range of values that shows a layer well.")
@@ -125,5 +132,4 @@ def contrast(path: str, percentiles: tuple[float, float], with_zero: bool, write
     with cluster:
         table = wkwdask.contrast(path, percentiles, ignore_zero=not with_zero, write=write, **options)
     low, high = table.attrs["intensityRange"]
-    text = f"{table.to_string()}\nintensityRange {low}, {high}{' written' if write else ''}"
-    return Facts({"intensity_range": [low, high], "written": write, "rows": _rows(table)}, text)
+    return _table({"intensity_range": [low, high], "written": write}, table, f"intensityRange {low}, {high}{' written' if write else ''}")

@@ -52,7 +52,7 @@ def list_clusters() -> Facts:
 
     Files are searched in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then among the shipped ones; the first match of a name is used.
     """
-    from wkwdask.cli.tables import print_rows
+    from wkwdask.cli.tables import print_records
     from wkwdask.clusters.config import known_configs, load_config
     from wkwdask.errors import FormatError
 
@@ -64,7 +64,7 @@ def list_clusters() -> Facts:
         except FormatError:
             kind = "broken"
         clusters.append({"name": name, "kind": kind, "file": str(path)})
-    return Facts(clusters, partial(print_rows, [list(cluster.values()) for cluster in clusters]))
+    return Facts(clusters, partial(print_records, clusters))
 
 
 @cluster.command(short_help="Print the job script of a cluster.")
@@ -99,13 +99,12 @@ def check(config: str, folder: str, seconds: float) -> Facts:
     Example:
       wkwdask cluster check slurm-jobqueue --folder /shared/folder
     """
-    from wkwdask.cli.tables import print_rows
+    from wkwdask.cli.tables import print_findings
     from wkwdask.clusters.check import check_cluster
     from wkwdask.clusters.config import load_config
 
     findings = check_cluster(load_config(config), folder, seconds)
-    rows = [("fine" if finding.is_fine else "WRONG", finding.name, finding.value, finding.remedy) for finding in findings]
-    return Facts(findings, partial(print_rows, rows), 0 if all(finding.is_fine for finding in findings) else FOUND)
+    return Facts(findings, partial(print_findings, findings), 0 if all(finding.is_fine for finding in findings) else FOUND)
 
 
 @cluster.command(hidden=True)

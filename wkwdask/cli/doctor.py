@@ -47,11 +47,10 @@ def doctor(urls: tuple[str, ...]) -> Facts:
       wkwdask doctor s3://bucket/dataset precomputed://https://host/volume
       wkwdask doctor --json
     """
-    from wkwdask.cli.tables import print_rows
+    from wkwdask.cli.tables import print_findings
 
     findings = [*_versions(), *_extras(), *_kernels(), *_cluster_tools(), *_machine(), *map(_reach, urls)]
-    rows = [("fine" if finding.is_fine else "WRONG", finding.name, finding.value, finding.remedy) for finding in findings]
-    return Facts(findings, partial(print_rows, rows), 0 if all(finding.is_fine for finding in findings) else FOUND)
+    return Facts(findings, partial(print_findings, findings), 0 if all(finding.is_fine for finding in findings) else FOUND)
 
 
 def _finding(name: str, value: str, is_fine: bool = True, remedy: str = "") -> Finding:

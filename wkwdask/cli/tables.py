@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
-from rich.table import Table
 
 from wkwdask.formats.webknossos.layer_metadata import other_format, type_text
 from wkwdask.model.faults import SEVERITIES
@@ -18,15 +17,15 @@ from wkwdask.model.summary import VolumeSummary
 from wkwdask.runs.report import format_nbytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from wkwdask.clusters.check import Finding
     from wkwdask.formats.webknossos.summary import DatasetSummary, LayerSummary, MagSummary
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.summary import ScaleSummary
     from wkwdask.verbs.verify import VerifyReport
 
 _LOG_WIDTH = 160
-_UNBOUNDED = 10_000
 _STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
@@ -38,17 +37,19 @@ def _console() -> Console:
 def _print_rows(console: Console, left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table, or one paragraph per row if the table is wider than the terminal."""
     names = (*left, *right)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for number, name in enumerate(names):
-        table.add_column(escape(name), justify="left" if number < len(left) else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    if Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum <= console.width:
-        console.print(table)
+    widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+        return "  ".join(cell + space if number < len(left) else space + cell for number, (cell, space) in enumerate(zip(cells, spaces, strict=True))).rstrip()
+
+    if sum(widths) + 2 * (len(names) - 1) <= console.width:
+        console.print(f"[bold]{escape(line(names))}[/bold]", soft_wrap=True)
+        click.echo("\n".join(map(line, rows)), nl=bool(rows))
         return
     for row in rows:
-        for line in _wrapped([f"{name} {cell}" for name, cell in zip(names, row, strict=True) if cell not in ("", "-")], console.width):
-            console.print(escape(line), soft_wrap=True)
+        for text in _wrapped([f"{name} {cell}" for name, cell in zip(names, row, strict=True) if cell not in ("", "-")], console.width):
+            console.print(escape(text), soft_wrap=True)
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[str]:
@@ -64,11 +65,22 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Print short lines in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print what a check found, one line each."""
+    console, width = _console(), max(len(finding.name) for finding in findings)
+    for finding in findings:
+        state = "fine " if finding.is_fine else f"[{_STYLES['error']}]WRONG[/]"
+        remedy = f"; {finding.remedy}" if finding.remedy else ""
+        console.print(f"{state}  {escape(f'{finding.name:{width}}  {finding.value}{remedy}')}", soft_wrap=True)
+
+
+def print_records(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print records with the same keys, numbers mostly."""
+    if records:
+        texts = [[f"{value:g}" if isinstance(value, float) else str(value) for value in record.values()] for record in records]
+        is_text = isinstance(next(iter(records[0].values())), str)
+        names = tuple(records[0])
+        _print_rows(_console(), names if is_text else (), () if is_text else names, texts)
 
 
 def print_contents(summary: DatasetSummary | VolumeSummary) -> None:
