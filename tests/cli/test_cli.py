@@ -199,10 +199,11 @@ def test_update_excludes_overwrite_and_resume(dataset, call, more):
 
 @pytest.mark.parametrize("box", ["1,2,3", "a,b,c,d,e,f", "0,0,0,-1,1,1"])
 def test_malformed_boxes_are_errors(dataset, call, box):
-    code, _, err = call("pyramid", dataset, "--layer", "color", "--box", box)
-    assert code == 1
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
+    for command in (("pyramid", dataset, "--layer", "color", "--box", box), ("components", dataset / "cells/1", dataset / "new/1", "--where", box)):
+        code, _, err = call(*command)
+        assert code == 2
+        assert "takes six whole numbers X,Y,Z,W,H,D" in err
+        assert repr(box) in err
 
 
 def test_chosen_mags(dataset, call):

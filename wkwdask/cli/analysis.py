@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import cluster_options, parse_callback
+from wkwdask.cli.options import box_option, cluster_options, parse_callback
 from wkwdask.cli.results import Facts, prints_facts
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _pair_of(option: str) -> Callable[..., Any]:
     return parse_callback(_pair, f"{option} takes two numbers with a comma between them")
 
 
-box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to count [voxels of mag 1]. Default: all.")
+_box_option = box_option("Bounding box to count [voxels of mag 1]. Default: all.")
 
 
 @click.command(short_help="Tabulate labels: sizes, boxes, centroids, values in an image.")
@@ -35,7 +35,7 @@ box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="
 @click.option("--mag", help="Mag of the labels. Default: the finest that has files.")
 @click.option("--color", metavar="LAYER", help="Another layer, by name or path: mean, std, min and max inside each label.")
 @click.option("--color-mag", metavar="MAG", help="Mag of the other layer. Default: the finest that is not finer than that of the labels.")
-@box_option
+@_box_option
 @click.option("--with-zero", is_flag=True, help="Count the label 0 too.")
 @click.option("-o", "--output", metavar="FILE", help="Write the table: .csv or .parquet. Default: print the largest labels.")
 @prints_facts
@@ -80,7 +80,7 @@ def _table(facts: dict[str, Any], table: Any, *lines: str) -> Facts:
 @click.option(
     "--range", "limits", metavar="LOW,HIGH", callback=_pair_of("--range"), help="Lower and upper limit of the bins. Default: the minimum and the maximum."
 )
-@box_option
+@_box_option
 @click.option("--per-slice", is_flag=True, help="Count each slice along z separately.")
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros.")
 @click.option("-o", "--output", metavar="FILE", help="Write the counts that are not 0: .csv or .parquet. Default: print them.")
@@ -114,7 +114,7 @@ def histogram(path: str, limits: tuple[float, float] | None, output: str | None,
 @click.option("--layer", help="Layer to count; may be omitted if there is only one color layer.")
 @click.option("--mag", help="Mag to count. Default: the finest that has files.")
 @click.option("--percentiles", default="1,99", show_default=True, metavar="LOW,HIGH", callback=_pair_of("--percentiles"), help="Lower and upper percentile.")
-@box_option
+@_box_option
 @click.option("--per-slice", is_flag=True, help="Print a row for each slice along z.")
 @click.option("--with-zero", is_flag=True, help="Count zeros too; they are usually an empty margin.")
 @click.option("--write", is_flag=True, help="Store the range for WEBKNOSSOS (intensityRange in the JSON).")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import METHODS, cluster_options, external_option, layers_option, mags_option, numbers_callback
+from wkwdask.cli.options import METHODS, box_option, cluster_options, external_option, layers_option, mags_option, numbers_callback
 from wkwdask.cli.results import FOUND, Facts, prints_check
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def repair(path: str, cluster: AbstractContextManager[Any], **options: Any) -> F
 @click.argument("second")
 @click.option("--layer", help="Layer to compare. Default: all common layers.")
 @click.option("--mag", help="Mag to compare. Default: all common mags.")
-@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to compare [voxels of mag 1]. Default: everything.")
+@box_option("Bounding box to compare [voxels of mag 1]. Default: everything.")
 @prints_check
 @cluster_options
 def diff(first: str, second: str, cluster: AbstractContextManager[Any], **options: Any) -> Facts:

@@ -11,7 +11,7 @@ import click
 
 import wkwdask
 from wkwdask.cli.messages import on_command_line
-from wkwdask.cli.options import METHODS, StorageCommand, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.options import METHODS, StorageCommand, box_option, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
 from wkwdask.cli.results import Facts, prints_facts
 
 
@@ -59,12 +59,12 @@ def info(path: str) -> Facts:
 @resume_options("Replace existing mags; discard an interrupted run.")
 @click.option("--update", is_flag=True, help="Rebuild, in place, only the files whose source files changed.")
 @click.option("--update-content", is_flag=True, help="Compute all files again, and replace those that differ in place.")
-@click.option("--box", metavar="X,Y,Z,W,H,D", help="Rebuild, in place, only the files that show this part of the layer [voxels of mag 1].")
+@box_option("Rebuild, in place, only the files that show this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @external_option
 @runs_on_cluster
 def pyramid(
-    path: str, layers: tuple[str, ...], all_layers: bool, align_with: str | None, update: bool, update_content: bool, box: str | None, dry_run: bool,
+    path: str, layers: tuple[str, ...], all_layers: bool, align_with: str | None, update: bool, update_content: bool, bounding_box: Any, dry_run: bool,
     **options: Any,
 ) -> Any:  # fmt: skip
     """Build all coarser mags of a layer, in one pass over its finest mag.
@@ -83,13 +83,13 @@ def pyramid(
     """
     if all_layers and layers:
         raise click.UsageError("use --layer or --all-layers, not both")
-    if dry_run and (update or update_content or box):
+    if dry_run and (update or update_content or bounding_box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
     names: list[Any] = _all_layers(path) if all_layers else list(layers)
     options["align_with"] = {None: True, "none": False}.get(align_with, align_with)
     if dry_run:
         return lambda: _plans([wkwdask.plan_pyramid(path, name, **options) for name in names or [None]])
-    return partial(wkwdask.build_pyramid, path, names or None, update="content" if update_content else update, bounding_box=box, **options)
+    return partial(wkwdask.build_pyramid, path, names or None, update="content" if update_content else update, bounding_box=bounding_box, **options)
 
 
 def _plans(plans: list[Any]) -> Facts:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.options import StorageCommand, box_option, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
 from wkwdask.cli.results import Facts, prints_facts
 from wkwdask.formats.registry import storage_records
 
@@ -40,7 +40,7 @@ from wkwdask.formats.registry import storage_records
 @click.option(
     "--offset", metavar="X,Y,Z", default="0,0,0", callback=numbers_callback("offset", int), show_default=True, help="Position of the first voxel of the source."
 )
-@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to convert [voxels of mag 1 of the dataset].")
+@box_option("Bounding box to convert [voxels of mag 1 of the dataset].")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
 @click.option(

@@ -12,6 +12,7 @@ import click
 import wkwdask
 from wkwdask.cli.options import (
     StorageCommand,
+    box_option,
     cluster_options,
     combined_options,
     external_option,
@@ -47,7 +48,7 @@ class Triple(click.ParamType):
 @click.argument("target")
 @layers_option
 @mags_option
-@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to copy [voxels of mag 1].")
+@box_option("Bounding box to copy [voxels of mag 1].")
 @click.option("--translate", type=Triple(), default="0,0,0", help="Offset added to all positions [voxels of mag 1].")
 @click.option("--verify", is_flag=True, help="Compare all voxels before a mag is published.")
 @resume_options("Replace existing mags of the target; discard an interrupted run.")
@@ -111,7 +112,7 @@ _rechunk_options = combined_options(
     click.argument("target", required=False),
     layers_option,
     mags_option,
-    click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to store [voxels of mag 1]; needs a target."),
+    box_option("Bounding box to store [voxels of mag 1]; needs a target."),
     click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: only if it replaces a mag in place."),
     resume_options("Replace existing mags of the target; discard an interrupted run."),
     external_option,

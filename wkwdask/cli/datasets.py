@@ -8,7 +8,7 @@ import click
 
 import wkwdask
 from wkwdask.cli.help import Commands
-from wkwdask.cli.options import cluster_options, external_option, parse_callback
+from wkwdask.cli.options import box_option, cluster_options, external_option, parse_callback
 from wkwdask.cli.results import Facts, prints_facts
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def create(path: str, voxel_size: list[float], unit: str, name: str | None, keep
 @click.argument("path")
 @click.argument("name")
 @click.option("--category", type=_CATEGORIES, help="Category of the layer. Default: integers of 32 bits and more are a segmentation.")
-@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box of its data [voxels of mag 1]. Default: the extent of its files.")
+@box_option("Bounding box of its data [voxels of mag 1]. Default: the extent of its files.")
 @prints_facts
 def add_layer(path: str, name: str, **options: Any) -> Facts:
     """Add the folder NAME of a dataset, with all its mags, to the JSON as a layer.

@@ -14,6 +14,7 @@ import click
 
 from wkwdask.cli.results import prints_facts
 from wkwdask.formats.registry import storage_records
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.options import SHAPE_WORDS, Option, StorageOptions, options_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ def parse_callback(parse: Callable[[str], Any], expected: str) -> Callable[..., 
 def numbers_callback(name: str, number: Callable[[str], Any]) -> Callable[..., Any]:
     """Return a callback that parses a list of numbers."""
     return parse_callback(lambda text: tuple(map(number, text.split(","))), f"--{name} takes numbers with commas between them")
+
+
+def box_option(text: str, *names: str) -> Decorator:
+    """Add an option with a box, by default ``--box``, which the command receives as ``bounding_box``."""
+    names = names or ("--box", "bounding_box")
+    parse = parse_callback(BoundingBox.parse, f"{names[0]} takes six whole numbers X,Y,Z,W,H,D, top left and size")
+    return click.option(*names, metavar="X,Y,Z,W,H,D", callback=parse, help=text)
 
 
 def resume_options(replaced: str) -> Decorator:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, combined_options, external_option, parse_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.options import StorageCommand, box_option, combined_options, external_option, parse_callback, resume_options, runs_on_cluster, storage_options
 from wkwdask.formats.wkw.options import WkwOptions
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
     return combined_options(
         click.option("--layer", help="Layer of SOURCE, if that is a dataset."),
         click.option("--mag", help="Mag of SOURCE. Default: the finest."),
-        *([] if where is None else [click.option("--where", metavar="X,Y,Z,W,H,D", help=where)]),
+        *([] if where is None else [box_option(where, "--where")]),
         click.option("--dtype", help=dtype),
         storage_options("as in the source, lz4hc if that is raw"),
         resume_options("Replace an existing mag; discard an interrupted run."),
