@@ -58,9 +58,13 @@ def _handler() -> logging.Handler:
 def _silence(ctx: click.Context, _param: click.Parameter, is_quiet: bool) -> None:
     if not is_quiet or ctx.resilient_parsing:
         return
+    import logging
+
     from wkwdask.runs.progress import PROGRESS_VARIABLE
 
-    before = os.environ.get(PROGRESS_VARIABLE)
+    logger, before = logging.getLogger("wkwdask"), os.environ.get(PROGRESS_VARIABLE)
+    ctx.find_root().call_on_close(partial(logger.setLevel, logger.level))
+    ctx.find_root().call_on_close(lambda: os.environ.pop(PROGRESS_VARIABLE) if before is None else os.environ.update({PROGRESS_VARIABLE: before}))
+    logger.setLevel(logging.ERROR)
     os.environ[PROGRESS_VARIABLE] = "off"  # processes that this one starts are quiet too
     warnings.showwarning = lambda *_, **__: None
-    ctx.find_root().call_on_close(lambda: os.environ.pop(PROGRESS_VARIABLE) if before is None else os.environ.update({PROGRESS_VARIABLE: before}))

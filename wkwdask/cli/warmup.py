@@ -61,14 +61,14 @@ def compile_for_demo(workers: int) -> None:
 
 def compile_kernels(jobs: Jobs, workers: int | None) -> None:
     """Do work that needs kernels, in several processes: numba compiles one function at a time in each."""
+    import logging
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    from wkwdask.runs.progress import is_quiet
     from wkwdask.store.cores import available_cores
 
     workers = min(workers or available_cores(), len(jobs))
-    if not is_quiet():
+    if logging.getLogger(__name__).isEnabledFor(logging.WARNING):
         click.echo(f"compiling kernels in {workers} {'process' if workers == 1 else 'processes'}, once for this version", err=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_be_quiet) as pool:
         for done in [pool.submit(function, *arguments) for function, arguments in jobs]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import socket
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,12 +18,14 @@ from wkwdask.clusters.config import CLUSTER_VARIABLE, SCRIPT_KINDS, ClusterConfi
 from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.runners import EXPECTED_MEMORY, EXPECTED_WORKERS
 from wkwdask.graphs.signals import sigterm_raises
-from wkwdask.runs.progress import is_quiet
 from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
+
+
+_logger = logging.getLogger(__name__)
 
 
 def expected_size(config: ClusterConfig) -> dict[str, Any]:
@@ -48,8 +51,8 @@ def link_settings(config: ClusterConfig) -> dict[str, str]:
 
 
 def announce(config: ClusterConfig, client: Any) -> None:
-    """Print what was started or found on standard error."""
-    if not is_quiet():
+    """Print what was started or found on standard error, unless the level of the logger is above warnings."""
+    if _logger.isEnabledFor(logging.WARNING):
         click.echo(f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}", err=True)
 
 

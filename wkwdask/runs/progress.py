@@ -239,7 +239,7 @@ class Progress:
         self._nbytes_in = 0
         self._nbytes_out = 0
         self._started = time.monotonic()
-        self._is_quiet = is_quiet()
+        self._is_quiet = os.environ.get(PROGRESS_VARIABLE, "").lower() in ("0", "off", "no")
         self._interval = _chosen_seconds()
         self._files = [] if folder is None else [LineFile(folder, _PROGRESS)]
         if os.environ.get(FILE_VARIABLE):
@@ -358,11 +358,6 @@ class _Periodic:
         if now >= self.due:
             self._action()
             self.due = now + (self._seconds if self._longest is None else min(self._longest, max(self._seconds, now / _LINES_PER_ELAPSED_TIME)))
-
-
-def is_quiet() -> bool:
-    """Return whether the user wants no progress on standard error."""
-    return os.environ.get(PROGRESS_VARIABLE, "").lower() in ("0", "off", "no")
 
 
 def _chosen_seconds() -> float | None:
