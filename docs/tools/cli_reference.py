@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ def sections(group: click.Context, level: int) -> Iterator[str]:
         command.format_options(context, table)
         yield f"{'#' * level} {context.command_path}"
         yield f"```console\n{' '.join([f'$ {context.command_path}', *command.collect_usage_pieces(context)])}\n```"
-        yield from paragraphs(command.help or "")
+        yield from paragraphs(inspect.cleandoc(command.help or ""))
         yield from table.blocks
         if isinstance(command, click.Group):
             yield from sections(context, level + 1)
@@ -75,4 +76,4 @@ class Tables(click.HelpFormatter):
     def write_dl(self, rows: Sequence[tuple[str, str]], *_: Any, **__: Any) -> None:
         """Write a table of options or commands."""
         lines = [f"| `{name.replace('|', ' or ')}` | {escaped(text)} |" for name, text in rows]
-        self.blocks.append("\n".join(["| | |", "|---|---|", *lines]))
+        self.blocks.append("\n".join(["| name | meaning |", "|---|---|", *lines]))

@@ -27,7 +27,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in sorted(NOTEBOOKS.glob("*.ipynb")):
             notebook = nbformat.read(path, 4)
             nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=folder)
-            text = "\n\n".join(block for number, cell in enumerate(notebook.cells) for block in blocks(cell, f"{path.stem}_{number}", files, config))
+            parts = [block for number, cell in enumerate(notebook.cells) for block in blocks(cell, f"{path.stem}_{number}", files, config)]
+            text = "\n\n".join(parts).replace(f"{folder}/", "")
             source = f"This page is the notebook `notebooks/{path.name}`, executed when the site was built."
             files.append(File.generated(config, f"notebooks/{path.stem}.md", content=f"{text}\n\n{source}\n"))
     return files
