@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
 
+cards: dict[str, str] = {}
+"""HTML of outputs, by the id of the element that shows it."""
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
@@ -29,9 +33,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=folder)
             parts = [block for number, cell in enumerate(notebook.cells) for block in blocks(cell, f"{path.stem}_{number}", files, config)]
             text = "\n\n".join(parts).replace(f"{folder}/", "")
+            cards.update({name: html.replace(f"{folder}/", "") for name, html in cards.items()})
             source = f"This page is the notebook `notebooks/{path.name}`, executed when the site was built."
             files.append(File.generated(config, f"notebooks/{path.stem}.md", content=f"{text}\n\n{source}\n"))
     return files
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Insert the HTML of outputs, which Markdown would change, into a page."""
+    if not page.file.src_uri.startswith("notebooks/"):
+        return html
+    return re.sub(r'id="(\w+)">(?=</div>)', lambda match: match[0] + cards.get(match[1], ""), html)
 
 
 def blocks(cell: Any, name: str, files: Files, config: MkDocsConfig) -> Iterator[str]:
@@ -47,6 +59,7 @@ def blocks(cell: Any, name: str, files: Files, config: MkDocsConfig) -> Iterator
             files.append(File.generated(config, f"notebooks/{picture}", content=base64.b64decode(data["image/png"])))
             yield f"![Output of the cell above]({picture})"
         elif "text/html" in data:
-            yield f'<div class="notebook-output">\n{data["text/html"]}\n</div>'
+            cards[f"{name}_{number}"] = data["text/html"].replace("<table>", '<table class="notebook-table">')  # tables with a class keep their own style
+            yield f'<div class="notebook-output" data-md-color-scheme="default" id="{name}_{number}"></div>'
         else:
             yield f"```text\n{data['text/plain'].rstrip()}\n```"
