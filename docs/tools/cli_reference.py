@@ -41,6 +41,7 @@ def sections(group: click.Context, level: int) -> Iterator[str]:
         yield f"```console\n{' '.join([f'$ {context.command_path}', *command.collect_usage_pieces(context)])}\n```"
         yield from paragraphs(inspect.cleandoc(command.help or ""))
         yield from table.blocks
+        yield from paragraphs(inspect.cleandoc(command.epilog or ""))
         if isinstance(command, click.Group):
             yield from sections(context, level + 1)
 
