@@ -56,7 +56,7 @@ def _html(value: Any) -> str:
 def _picture(mag: MagReport) -> str:
     from wkwdask.api.layers import image_tag, is_quickly_drawn
     from wkwdask.formats.opening import find
-    from wkwdask.viewer.preview import is_segmentation
+    from wkwdask.viewer.slices import is_segmentation
 
     try:
         image, volume = find(mag.path).open(None, None)

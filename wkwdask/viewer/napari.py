@@ -14,7 +14,7 @@ from wkwdask.graphs.read import open_array
 from wkwdask.model.levels import lengths_in
 from wkwdask.store.paths import local_path
 from wkwdask.viewer.layers import SAMPLE_PIXELS, contrast_of, open_mags
-from wkwdask.viewer.preview import is_segmentation, read_slice
+from wkwdask.viewer.slices import is_segmentation, read_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
