@@ -15,7 +15,7 @@ import wkwdask
 from wkwdask import Sharding
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
-from wkwdask.viewer import preview as slices
+from wkwdask.viewer import slices
 
 HUGE = 1 << 20
 EM = np.random.default_rng(4).integers(1, 255, (2, 90, 70, 50)).astype(np.uint8)

@@ -105,8 +105,10 @@ def viewer(volumes):
         context = open_viewer([volumes / url for url in SOURCES])
         page, notes = runner.run(context.__aenter__())
         try:
+            end = time.monotonic() + SECONDS
             while "#!" not in (url := runner.run(page.evaluate("location.href"))):
-                pass
+                assert time.monotonic() < end, url
+                time.sleep(0.1)
             yield page, json.loads(unquote(url.partition("#!")[2])), {note.partition(":")[0] for note in notes}, runner.run
         finally:
             runner.run(context.__aexit__(None, None, None))

@@ -7,7 +7,7 @@ import base64
 import io
 import json
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,10 @@ from PIL import Image
 from tornado.httpclient import AsyncHTTPClient
 from tornado.websocket import websocket_connect
 
-from wkwdask.viewer.view import make_server
+import wkwdask
 
 _SECONDS = 60
+_ATTEMPTS = 12
 
 
 async def look(url, is_complete, size=(600, 500)):
@@ -52,14 +53,10 @@ async def open_page(size=(600, 500)):
 @asynccontextmanager
 async def open_viewer(urls, size=(600, 500)):
     """Show volumes in Neuroglancer in a new browser; yield its page and the notes of the viewer."""
-    server, notes = make_server(urls)
-    server.start()
-    try:
+    with wkwdask.view(*urls) as view:
         async with open_page(size) as page:
-            await page.visit(server.url)
-            yield page, notes
-    finally:
-        await server.stop()
+            await page.visit(view.url)
+            yield page, view.notes
 
 
 class Page:
@@ -75,14 +72,22 @@ class Page:
         assert "result" in answer, answer
 
     async def evaluate(self, expression):
-        """Return the value of a JavaScript expression."""
-        return (await self.call("Runtime.evaluate", expression=expression, returnByValue=True))["result"]["result"]["value"]
+        """Return the value of a JavaScript expression. A page that is just replaced by another one may not answer: it is asked again."""
+        for _ in range(_ATTEMPTS):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SECONDS / _ATTEMPTS):
+                    answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+                if "result" in answer:
+                    return answer["result"]["result"]["value"]
+            await asyncio.sleep(0.1)
+        raise TimeoutError(f"the page does not answer {expression}")
 
     async def picture(self, is_complete, seconds=_SECONDS):
         """Wait until a picture of the page (rows, columns, 3) is complete, and return the last one."""
         end = time.monotonic() + seconds
         while True:
-            answer = await self.call("Page.captureScreenshot", format="png")
+            async with asyncio.timeout(seconds):
+                answer = await self.call("Page.captureScreenshot", format="png")
             # a busy browser may fail to draw a frame in time, and says so
             if "result" in answer:
                 picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["result"]["data"]))).convert("RGB"))
@@ -100,7 +105,8 @@ class Page:
             answer = json.loads(text)
             if answer.get("id") == self._number:
                 return answer
-            self._keep(answer["method"], answer["params"])
+            if "method" in answer:
+                self._keep(answer["method"], answer["params"])
 
     def _keep(self, event, parameters):
         if event == "Runtime.consoleAPICalled":

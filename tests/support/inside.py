@@ -20,7 +20,7 @@ from wkwdask.store import files, fsspec_files, locks, object_store, remote
 from wkwdask.verbs import pyramid as pyramid_jobs
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
-from wkwdask.viewer import preview as slices
+from wkwdask.viewer import slices
 
 _LIMITS = {
     "answer_seconds": [(object_store, "_NO_ANSWER_SECONDS")],  # that a server may take
