@@ -70,7 +70,7 @@ def test_copied_blocks_are_a_whole_level_or_none_and_the_same_call_completes_it(
     expected = contents(tmp_path / "whole")
     assert "blosc" in expected["em.ome.zarr/1/zarr.json"].decode()
     seen, folder = [], tmp_path / "killed"
-    for step in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 12)), convert, Path.mkdir, folder):
+    for step in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 6)), convert, Path.mkdir, folder):
         seen += levels(contents(folder))
         assert all(level in ({}, whole) for level, whole in zip(seen[-2:], levels(expected), strict=True)), step
         with dask.config.set(scheduler="synchronous"):
