@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SORT_BUFFER_NBYTES = 32 << 20  # of copied chunks that are sorted by code in memory, counted by their decoded size
 _MAX_SHARDS_PER_FILE = 1 << 12  # target shards from one stored file: each of them searches the whole file
-_BATCH_NBYTES = 1 << 20  # of stored chunks that are converted in one call, while they are in the CPU cache
+_BATCH_NBYTES = 3 << 19  # of stored chunks that are converted in one call, while they are in the CPU cache, and written without a copy in the buffer
 _BATCHES_AHEAD = 4  # of remote files
 _CHECKED = 64  # chunks of a file that are checked for voxels outside of the box, where these are kept
 
