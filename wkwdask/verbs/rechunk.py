@@ -134,8 +134,9 @@ class Rechunk(Plan):
         if report.voxels and not report.files:
             notes.append(f"{folder} is all zero, as {self.volume.name} is")
         if tally.outside and self.volume.box.size == self.stored.box.size:  # a part was not chosen, so nobody expects that voxels are left out
-            fate = "copied; strict_box=True (--strict-box) leaves them out" if self.target.keeps_files else "left out"
-            notes.append(f"{self.volume.name}: {counted(tally.outside, 'chunk')} found with nonzero voxels outside of the bounding box, which were {fate}")
+            found = "of those that were checked " if self.target.keeps_files else ""
+            fate = "copied; strict_box=True leaves them out" if self.target.keeps_files else "left out"
+            notes.append(f"{self.volume.name}: {counted(tally.outside, 'chunk')} {found}had nonzero voxels outside of the bounding box, which were {fate}")
         return Outcome(job.tallies, "; ".join(filter(None, notes)))
 
     def check_unchanged(self) -> None:
