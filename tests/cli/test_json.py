@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import click
@@ -60,7 +61,8 @@ CALLS = [
     ("zarr-view", "DS", "--remove"),
     ("verify", "DS", "--quick"),
     ("verify --manifest", "write", "DS"),
-    ("repair", "DS", "--dry-run"),
+    ("verify", "damaged", FOUND),
+    ("repair", "damaged", "--dry-run", FOUND),
     ("cancel", "DS", FOUND),
     ("cluster list",),
     ("cluster check", "local", "--folder", ".", FOUND),
@@ -79,6 +81,15 @@ def _documented():
         for name in re.findall(r"`([^`]+)`", names):
             documented.setdefault(name, set()).update(re.findall(r"`(\w+)`", keys))
     return documented
+
+
+def _nested(name, value):
+    """Yield each object in lists of an answer with its path and keys."""
+    for key, items in value.items() if isinstance(value, dict) else ():
+        for item in items if isinstance(items, list) and key not in ("rows", "slurm") else ():
+            if isinstance(item, dict):
+                yield f"{name}.{key}", set(item)
+                yield from _nested(f"{name}.{key}", item)
 
 
 def _names(group=COMMAND, before=""):
@@ -103,13 +114,15 @@ def volumes(tmp_path, monkeypatch):
         wkwdask.write(f"DS/{layer}/1", (0, 0, 0), voxels, block_len=8, file_len=1, category="segmentation" if layer == "cells" else "color")
     Path("map.csv").write_text("old,new\n1,7\n")
     wkwdask.to_n5(ramp[:8, :8, :8], "n5://N5/s0")
+    shutil.copytree("DS", "damaged")
+    Path("damaged/cells/1/z0/y0/x0.wkw").write_bytes(b"WKW")
     monkeypatch.setattr("wkwdask.cli.warmup.compile_kernels", lambda *_: None)
     monkeypatch.setattr(check, "check_cluster", lambda *_: [check.Finding("memory", "1 GB", False, "raise memory")])
 
 
 def test_each_command_that_prints_facts_has_documented_json(volumes):
     documented = _documented()
-    assert {name.partition(" --")[0] for name in documented} == set(_names()) - WITHOUT_JSON
+    assert {name.partition(" --")[0] for name in documented if "." not in name} - {"mags", "--dry-run", "reason"} == set(_names()) - WITHOUT_JSON
     with dask.config.set(scheduler="synchronous"):
         for name, *arguments in CALLS:
             code = arguments.pop() if arguments and arguments[-1] == FOUND else 0
@@ -119,6 +132,10 @@ def test_each_command_that_prints_facts_has_documented_json(volumes):
             found = set().union(*answer) if isinstance(answer, list) else set(answer) if isinstance(answer, dict) else set()
             if found != {"error", "kind"}:
                 assert found <= documented[name] or name == "n5-as-zarr", name
+            for one in answer if isinstance(answer, list) else [answer]:
+                for path, keys in _nested(name.split()[0], one):
+                    if not path.startswith("n5-as-zarr"):
+                        assert keys <= documented.get(path, documented["mags"]) | (documented["mags"] if path.endswith(".mags") else set()), path
 
 
 def test_a_check_that_cannot_be_made_differs_from_one_that_finds_something(tmp_path):
