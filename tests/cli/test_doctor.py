@@ -6,6 +6,7 @@ import json
 import sys
 from importlib import metadata
 
+import pytest
 from support.commands import run_here
 
 import wkwdask
@@ -27,6 +28,17 @@ def test_a_sound_machine_is_fine(tmp_path, monkeypatch):
     assert found["numpy"]["value"] == metadata.version("numpy")
     assert {"python", "wkwdask", "dask", "extra remote", "sbatch", "free memory", "open files", str(tmp_path / "ds")} <= set(found)
     assert not any(name.startswith("extra ") and name.split()[1] in ("test", "dev") for name in found)
+
+
+@pytest.mark.parametrize(("variables", "is_red"), [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)])
+def test_colors_are_for_terminals_and_respect_no_color(tmp_path, monkeypatch, variables, is_red):
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    line = run_here("doctor", tmp_path / "missing").stdout.splitlines()[-1]
+    assert ("\x1b[31mWRONG" in line, "WRONG" in line) == (is_red, True)
 
 
 def test_what_is_wrong_is_named_with_its_remedy(tmp_path, monkeypatch):

@@ -9,8 +9,6 @@ from support.commands import COMMAND, run_here
 
 import wkwdask
 
-WITHOUT_EXAMPLES = {"dataset", "cluster list"}
-
 
 def _paths(group=COMMAND, before=()):
     """List the words of each command that is shown."""
@@ -34,8 +32,6 @@ def test_sections_list_each_command_once_in_one_line():
 def test_the_help_of_a_command_ends_with_examples(words):
     text = run_here(*words, "--help").stdout
     _, _, examples = text.partition("  Example")
-    if " ".join(words) in WITHOUT_EXAMPLES:
-        return
     assert "wkwdask " in examples
     assert "Options:" not in examples
     if not isinstance(COMMAND.commands[words[0]], click.Group) or len(words) > 1:

@@ -43,6 +43,7 @@ def completed(shell, *words):
         (("pyramid", "DS", "--layer", "color", "--mags", "2-2-1,4"), [("plain", "2-2-1,4-4-1")]),
         (("pyramid", "DS", "--layer", "color", "--mags", "1,"), [("plain", "1,2-2-1"), ("plain", "1,4-4-1")]),
         (("preview", "DS", "--layer", "cells", "--mag", ""), [("plain", "1")]),
+        (("labels", "DS", "--color", "co"), [("plain", "color")]),
         (("dataset", "rename-layer", "DS", "ce"), [("plain", "cells")]),
         (("dataset", "remove-mag", "DS", "color", "2"), [("plain", "2-2-1")]),
         (("pyramid", "nothing-here", "--layer", ""), []),

@@ -51,6 +51,10 @@ def list_clusters() -> Facts:
     """List the named clusters with their kinds and files.
 
     Files are searched in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then among the shipped ones; the first match of a name is used.
+
+    \b
+    Example:
+      wkwdask cluster list
     """
     from wkwdask.cli.tables import print_records
     from wkwdask.clusters.config import known_configs, load_config

@@ -48,8 +48,8 @@ class _MagNames(click.types.StringParamType):
 
 _TYPES = {
     **dict.fromkeys(_URL_PARAMETERS, _Url()),
-    **dict.fromkeys(("layer", "layers", "old", "align_with"), _LayerName()),
-    **dict.fromkeys(("mag", "mags", "finest", "coarsest"), _MagNames()),
+    **dict.fromkeys(("layer", "layers", "old", "align_with", "color"), _LayerName()),
+    **dict.fromkeys(("mag", "mags", "finest", "coarsest", "color_mag"), _MagNames()),
 }
 
 

@@ -23,6 +23,11 @@ def dataset() -> None:
 
     Each edit is atomic and holds a lock that serializes processes of wkwdask (other software does not honor it). Voxels are never changed, and files are
     deleted only by remove-layer and remove-mag with --delete-files.
+
+    \b
+    Examples:
+      wkwdask dataset create dataset 11.24,11.24,28
+      wkwdask dataset rename-layer dataset prediction membranes
     """
 
 
