@@ -17,6 +17,7 @@ import click
 
 from wkwdask.cli.help import Commands
 from wkwdask.cli.results import FOUND, Facts, prints_check, prints_facts
+from wkwdask.errors import BatchError, FormatError, MissingError, TaskFailedError
 from wkwdask.store.paths import abspath, basename, dirname, splitext
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ def list_clusters() -> Facts:
     """
     from wkwdask.cli.tables import print_records
     from wkwdask.clusters.config import known_configs, load_config
-    from wkwdask.errors import FormatError
 
     known = known_configs()
     clusters = []
@@ -176,7 +176,7 @@ def submit(
             f"--cluster {config}: a cluster of kind {loaded.kind}, expected a batch script; run the command directly: wkwdask {verb} ... --cluster {config}"
         )
     if not ended:
-        raise click.ClickException(f"wkwdask {verb} did not complete; see the output of its jobs in {logs}")
+        raise TaskFailedError(f"wkwdask {verb} did not complete; see the output of its jobs in {logs}")
 
 
 def _check_options(script: str, options: Sequence[str]) -> None:
@@ -253,7 +253,6 @@ def batch_finish(root: str, again: str) -> None:
     The command to run comes from AGAIN, an argument of this SLURM job, and not from the job's folder, which others may be able to write. If SLURM requeued
     this job after it had published its result, the folder is gone, and the command continues with its next step.
     """
-    from wkwdask.errors import BatchError
     from wkwdask.runs.batch_file import Batch, read_batch
     from wkwdask.store.slurm import count_states, describe_states
 
@@ -328,10 +327,10 @@ def cancel(path: str, discard: bool) -> Facts:
     interrupted = [job for job, _ in jobs if not job.is_running] if discard else []
     if not running and not interrupted:
         interrupted_job = next((job for job, _ in jobs if not job.is_running), None)
-        raise click.ClickException(f"{path}: no running job" + (f"; {interrupted_job.owner} was interrupted, --discard removes it" if interrupted_job else ""))
+        raise MissingError(f"{path}: no running job" + (f"; {interrupted_job.owner} was interrupted, --discard removes it" if interrupted_job else ""))
     for job, numbers in running:
         if not numbers:
-            raise click.ClickException(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
+            raise BatchError(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
         cancel_jobs(reversed(numbers))  # the final job first: it would start once the array is gone
     for job in interrupted:
         discard_interrupted(job.root)
