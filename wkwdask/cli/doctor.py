@@ -29,7 +29,7 @@ _EXTRAS_OF_DEVELOPERS = {"benchmarks", "dev", "docs", "oracles", "test"}
 _CLUSTER_TOOLS = ("sbatch", "munge", "qsub", "bsub", "kubectl")
 _VOXEL_TYPE = re.compile(rb"\barray\((\w+), 1d, C\)")
 _LEAST_NBYTES = 1 << 30
-_LEAST_SHARED_NBYTES = 64 << 20
+_LEAST_SHARED_NBYTES = 32 << 20  # containers have 64 MiB by default
 _LEAST_OPEN_FILES = 1024
 
 
