@@ -12,7 +12,6 @@ from support.commands import run_here
 import wkwdask
 from wkwdask.kernels import compiler
 
-
 OF_THE_MACHINE = ("kernels", "free memory", "free /dev/shm", "open files")
 
 
