@@ -7,7 +7,7 @@ import base64
 import io
 import json
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from tornado.websocket import websocket_connect
 import wkwdask
 
 _SECONDS = 60
-_ATTEMPTS = 12
+_CALL_SECONDS = 10
 
 
 async def look(url, is_complete, size=(600, 500)):
@@ -71,24 +71,19 @@ class Page:
         answer = await self.call("Page.navigate", url=url)
         assert "result" in answer, answer
 
-    async def evaluate(self, expression):
+    async def evaluate(self, expression, seconds=_SECONDS):
         """Return the value of a JavaScript expression. A page that is just replaced by another one may not answer: it is asked again."""
-        for _ in range(_ATTEMPTS):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_SECONDS / _ATTEMPTS):
-                    answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-                if "result" in answer:
-                    return answer["result"]["result"]["value"]
-            await asyncio.sleep(0.1)
-        raise TimeoutError(f"the page does not answer {expression}")
+        end = time.monotonic() + seconds
+        while "result" not in (answer := await self.call("Runtime.evaluate", expression=expression, returnByValue=True)):
+            assert time.monotonic() < end, f"the page does not answer {expression}: {answer}"
+        return answer["result"]["result"]["value"]
 
     async def picture(self, is_complete, seconds=_SECONDS):
         """Wait until a picture of the page (rows, columns, 3) is complete, and return the last one."""
         end = time.monotonic() + seconds
         while True:
-            async with asyncio.timeout(seconds):
-                answer = await self.call("Page.captureScreenshot", format="png")
-            # a busy browser may fail to draw a frame in time, and says so
+            answer = await self.call("Page.captureScreenshot", format="png")
+            # a busy browser may fail to draw a frame in time, and says so or never answers
             if "result" in answer:
                 picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["result"]["data"]))).convert("RGB"))
                 if is_complete(picture) or time.monotonic() > end:
@@ -97,16 +92,21 @@ class Page:
             await asyncio.sleep(0.1)
 
     async def call(self, method, **parameters):
+        """Return the answer of the browser, or an empty one if there is none in time."""
         self._number += 1
         await self._connection.write_message(json.dumps({"id": self._number, "method": method, "params": parameters}))
-        while True:
-            text = await self._connection.read_message()
-            assert text is not None, f"the browser has ended during {method}"
-            answer = json.loads(text)
-            if answer.get("id") == self._number:
-                return answer
-            if "method" in answer:
-                self._keep(answer["method"], answer["params"])
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                while True:
+                    text = await self._connection.read_message()
+                    assert text is not None, f"the browser has ended during {method}"
+                    answer = json.loads(text)
+                    if answer.get("id") == self._number:
+                        return answer
+                    if "method" in answer:  # else the late answer of another call
+                        self._keep(answer["method"], answer["params"])
+        except TimeoutError:
+            return {}
 
     def _keep(self, event, parameters):
         if event == "Runtime.consoleAPICalled":
