@@ -13,6 +13,7 @@ from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, FasterByWall, Race, Scaling, Unit
 from .rechunk_cases import rechunk_cases
 from .remote_cases import remote_cases
+from .served_cases import served_cases
 from .start import Start
 from .works.base import arranged_boxes
 
@@ -36,6 +37,7 @@ def all_cases(data: Data) -> list[Race | Memory | Start]:
     cases += zarr_cases(data)
     cases += analysis_cases(data)
     cases += remote_cases(data)
+    cases += served_cases(data)
     sizes = (max(BLOCK_LEN, data.size // 4), data.size // 2, data.size)
     return [*cases, *(Memory(f"memory/{threads}", data, threads, sizes) for threads in (1, 2))]
 

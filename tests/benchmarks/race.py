@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .analysis_cases import Mapping
     from .data import Cube, Scattered
     from .remote_cases import Served
+    from .served_cases import Converted
 
 NOT_INSTALLED = "not installed"
 _IDLE_GAIN = 1.5
@@ -61,7 +62,7 @@ class Race:
     """Who takes part."""
     conclusions: tuple[Conclusion, ...]
     """Lines of the table."""
-    volumes: tuple[Cube | Scattered | Mapping | Served, ...] = ()
+    volumes: tuple[Cube | Scattered | Mapping | Served | Converted, ...] = ()
     """Required volumes."""
 
     def run(self, repeat: int, say: Callable[[str], None]) -> list[Row]:

@@ -98,6 +98,7 @@ class Start:
             "first read": _Process(f"import wkwdask; wkwdask.read({str(cube.mag)!r}, {_BOX})", cpu=0.8),
             _IMPORT: _Process(_IMPORT),
             "open": _Process(f"import wkwdask; wkwdask.open({str(cube.mag)!r})", cpu=0.3, more_than=_IMPORT),
+            "view, ready": _Process(f"import wkwdask; wkwdask.view({str(cube.dataset)!r}).close()", cpu=0.5),
             "open(...)[...].compute()": _Process(f"import wkwdask; wkwdask.open({str(cube.mag)!r})[:, :64, :64, :64].compute()"),
             "dask worker before its first task": _Process(_WORKER, peak_mb=200),
             "kernels of the demo, 2 processes": _Process(_KERNELS, wall=10, is_new=True),

@@ -236,6 +236,15 @@ def test_remote_reads_are_equal_and_counted(data, name):
     assert row.tool.received > 0
 
 
+def test_served_chunks_are_counted(data):
+    for package in ("wkw", "neuroglancer", "cloudvolume"):
+        _needs(package)
+    race = _race(data, "view/seg")
+    outcomes = run_units(race.units[:3], 1)
+    assert [outcome.problem for outcome in outcomes] == ["", "", ""]
+    assert {outcome.nbytes for outcome in outcomes} == {_SIZE**3 * 4}
+
+
 def test_beside_the_disk(data):
     _needs("wkw")
     race = _race(data, "rechunk/disk")

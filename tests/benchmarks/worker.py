@@ -7,5 +7,5 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     importlib.import_module("benchmarks")
-    del sys.path[0]
+    sys.path.append(sys.path.pop(0))  # where ``support`` is
     importlib.import_module("benchmarks.serving").main()
