@@ -237,11 +237,11 @@ def test_remote_reads_are_equal_and_counted(data, name):
 
 
 def test_served_chunks_are_counted(data):
-    for package in ("wkw", "neuroglancer", "cloudvolume"):
+    for package in ("wkw", "neuroglancer"):
         _needs(package)
     race = _race(data, "view/seg")
-    outcomes = run_units(race.units[:3], 1)
-    assert [outcome.problem for outcome in outcomes] == ["", "", ""]
+    outcomes = run_units(race.units[:2], 1)
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
     assert {outcome.nbytes for outcome in outcomes} == {_SIZE**3 * 4}
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
-from contextlib import contextmanager
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
+import lz4.block
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import wkwdask
+from wkwdask.viewer.http import RequestError, parse_request
 from wkwdask.viewer.layers import layers_of
 from wkwdask.viewer.server import ViewerServer, parse_range
 
@@ -107,6 +114,53 @@ def test_precomputed_passes_through(tmp_path, sharded, compression):
     np.testing.assert_array_equal(np.asarray(found)[..., 0], voxels[0])
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_zarr_passes_through(tmp_path, version):
+    tensorstore = pytest.importorskip("tensorstore")
+    voxels = _voxels("uint8", 3, (40, 30, 20))
+    wkwdask.to_zarr(voxels, tmp_path / "v.ome.zarr", ngff=version, voxel_size=(4, 4, 40), chunk_shape=(16, 16, 16))
+    (layer,) = layers_of(f"zarr://{tmp_path}/v.ome.zarr", (), None)
+    scheme = "zarr" if version == "0.4" else "zarr3"
+    assert (layer.scheme, layer.is_decoded, layer.is_rgb) == ("zarr2" if version == "0.4" else "zarr3", False, True)
+    with serving([layer.source]) as server:
+        base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/"
+        found = tensorstore.open({"driver": scheme, "kvstore": f"{base}1/"}, read=True, open=True).result().read().result()
+        attributes = json.loads(ask(server, f"/{server.token}/data/0/{'.zattrs' if version == '0.4' else 'zarr.json'}")[1])
+    np.testing.assert_array_equal(found.transpose(0, 3, 2, 1), voxels)
+    image = attributes["multiscales"][0] if version == "0.4" else attributes["attributes"]["ome"]["multiscales"][0]
+    assert image["coordinateTransformations"] == [{"type": "translation", "translation": [0.5, 20.0, 2.0, 2.0]}]
+    assert image["axes"][0] == {"name": "c^"}
+
+
+def test_zarr_python_reads_an_image_that_passes_through(tmp_path):
+    zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
+    pytest.importorskip("aiohttp")
+    voxels = _voxels("uint16", 1, (40, 30, 20))
+    wkwdask.to_zarr(voxels, tmp_path / "v.ome.zarr", voxel_size=(4, 4, 40))
+    (layer,) = layers_of(f"zarr://{tmp_path}/v.ome.zarr", (), None)
+    with serving([layer.source]) as server:
+        group = zarr.open_group(f"http://127.0.0.1:{server.port}/{server.token}/data/0", mode="r", zarr_format=3)
+        np.testing.assert_array_equal(group["1"][...].T, voxels[0])
+
+
+def test_blocks_whose_compressed_size_is_that_of_their_voxels_are_read(tmp_path):
+    """Such a frame would be taken for one of voxels that are not compressed."""
+    tensorstore = pytest.importorskip("tensorstore")
+    noise = np.random.default_rng(3).integers(0, 256, 8**3, np.uint8)
+    repeated = (np.concatenate([noise[:n], noise[:-n]]) for n in range(8**3 - 1, 0, -1))
+    block = next(data for data in repeated if len(lz4.block.compress(data.tobytes(), store_size=False)) == data.size)
+    voxels = np.zeros((16, 8, 8), np.uint8)
+    voxels[:8], voxels[8:] = block.reshape((8, 8, 8), order="F"), 7
+    wkwdask.to_wkw(voxels, tmp_path / "1", block_len=8, file_len=2, compression="lz4")
+    (layer,) = layers_of(tmp_path / "1", (), None)
+    with serving([layer.source]) as server:
+        base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/1/"
+        found = tensorstore.open({"driver": "zarr3", "kvstore": base}, read=True, open=True).result().read().result()
+        index = np.frombuffer(ask(server, f"/{server.token}/data/0/1/c/0/0/0", Range=f"bytes=-{8 * 16}")[1], "<u8").reshape(8, 2)
+    assert index[0, 1] == 16 + 8**3  # not compressed
+    np.testing.assert_array_equal(found.T, voxels)
+
+
 @pytest.fixture(scope="module")
 def volume(tmp_path_factory):
     """An N5 volume with a link out of its folder, beside a secret."""
@@ -176,7 +230,10 @@ def test_only_a_named_origin_may_read(volume):
     (layer,) = layers_of(f"n5://{volume}/v.n5/em", (), None)
     with serving([layer.source], cors="https://viewer.example") as running:
         headers = ask(running, f"/{running.token}/data/0/attributes.json", Origin="https://evil.example")[2]
-    assert headers["Access-Control-Allow-Origin"] == "https://viewer.example"
+        preflight = ask(running, f"/{running.token}/data/0/attributes.json", "OPTIONS", Origin="https://viewer.example")
+    assert headers["Access-Control-Allow-Origin"] == preflight[2]["Access-Control-Allow-Origin"] == "https://viewer.example"
+    assert preflight[0] == 204
+    assert preflight[2]["Access-Control-Allow-Headers"] == "Range"
 
 
 def test_clients_that_send_nothing_keep_nobody_waiting(server):
@@ -190,6 +247,37 @@ def test_clients_that_send_nothing_keep_nobody_waiting(server):
             each.close()
 
 
+def test_a_client_that_reads_slowly_is_disconnected(volume, monkeypatch):
+    monkeypatch.setattr("wkwdask.viewer.http._SEND_SECONDS", 0.1)
+    (volume / "v.n5" / "em" / "s0" / "large").write_bytes(bytes(16 << 20))
+    (layer,) = layers_of(f"n5://{volume}/v.n5/em", (), None)
+    with serving([layer.source]) as running, socket.create_connection(("127.0.0.1", running.port)) as slow:
+        slow.sendall(f"GET /{running.token}/data/0/s0/large HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert ask(running, f"/{running.token}/data/0/attributes.json")[0] == 200
+        while running._server._connections:
+            time.sleep(0.01)
+        received = 0
+        while data := slow.recv(1 << 20):
+            received += len(data)
+        assert received < 16 << 20
+
+
+def test_connections_that_idle_make_room_for_others(server, monkeypatch):
+    monkeypatch.setattr("wkwdask.viewer.http._MOST_CONNECTIONS", 4)
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(4)]
+    for _ in range(3):
+        assert ask(server, f"/{server.token}/data/0/attributes.json")[0] == 200
+    for each in idle:
+        each.close()
+
+
+def test_many_requests_at_once_are_answered(server, volume):
+    whole = (volume / "v.n5/em/s0/0/0/0").read_bytes()
+    path = f"/{server.token}/data/0/s0/0/0/0"
+    with ThreadPoolExecutor(200) as threads:
+        assert {answer[:2] for answer in threads.map(lambda _: ask(server, path), range(400))} == {(200, whole)}
+
+
 def test_it_listens_on_loopback_only(server):
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", server.port))
@@ -198,3 +286,42 @@ def test_it_listens_on_loopback_only(server):
 @pytest.mark.parametrize("header", ["bytes=5-2", "bytes=--5", "bytes=-", "bytes=-0", "bytes=x-3", "items=0-3", "bytes=99999999999999999999999999999-"])
 def test_invalid_ranges(header):
     assert parse_range(header, 10) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /x HTTP/1.1\r\nHost: localhost\r\nHost: localhost", 400),
+        (b"GET /x HTTP/1.1\r\nHost : localhost", 400),
+        (b"GET /x HTTP/1.1\r\nHost: localhost\r\n folded: x", 400),
+        (b"GET /x HTTP/1.1\r\nHost: localhost\nX: y", 400),
+        (b"GET /x HTTP/2.0\r\nHost: localhost", 400),
+        (b"GET /x HTTP/1.1", 400),
+        (b"GET http://localhost/x HTTP/1.1\r\nHost: localhost", 400),
+        (b"GET  /x HTTP/1.1\r\nHost: localhost", 400),
+        (b"GET /x\xff HTTP/1.1\r\nHost: localhost", 400),
+        (b"", 400),
+        (b"GET /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5", 413),
+        (b"GET /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked", 413),
+        (b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5", 405),
+    ],
+)
+def test_malformed_requests_are_refused(server, head, status):
+    with pytest.raises(RequestError) as refused:
+        parse_request(head)
+    assert refused.value.status == status
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head + b"\r\n\r\n")
+        assert connection.recv(1000).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"GET /x HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n"]))
+def test_any_bytes_are_parsed_or_refused(data, start):
+    with suppress(RequestError):
+        parse_request(start + data)
+
+
+def test_long_headers_are_refused(server):
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nX: " + b"y" * (17 << 10))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 431 ")

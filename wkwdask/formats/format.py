@@ -375,6 +375,11 @@ class ArrayFormat:
         del image, volumes
         return None
 
+    def viewer_documents(self, image: Image, *, is_rgb: bool) -> dict[str, bytes]:
+        """Return documents that Neuroglancer gets in place of stored ones, by their keys in the folder of the image."""
+        del image, is_rgb
+        return {}
+
     def why_not_removable(self, image: Image) -> str:
         """Return why no level of an image can be removed, an empty string if they can."""
         del image

@@ -50,12 +50,18 @@ def _layer(layer: ShownLayer, shader: str | None) -> dict[str, Any]:
     entry: dict[str, Any] = {"type": "segmentation" if layer.is_segmentation else "image", "name": layer.name}
     if layer.is_segmentation:
         return {**entry, "selectedAlpha": 0.4, "notSelectedAlpha": 0.15, "hideSegmentZero": True}
+    if layer.is_rgb:
+        return {**entry, "shader": shader or _RGB_SHADER}
     contrast = layer.contrast()
     if contrast is not None:
         is_integer = layer.coarsest.dtype.kind in "iu"
         low, high = (int(n) if is_integer else n for n in contrast)
         entry["shaderControls"] = {"normalized": {"range": [low, max(high, low + 1) if is_integer else high]}}
-    return {**entry, "shader": shader or "#uicontrol invlerp normalized\nvoid main() {\n  emitGrayscale(normalized());\n}\n"}
+    return {**entry, "shader": shader or _SHADER}
+
+
+_SHADER = "#uicontrol invlerp normalized\nvoid main() {\n  emitGrayscale(normalized());\n}\n"
+_RGB_SHADER = f"void main() {{\n  emitRGB(vec3({', '.join(f'toNormalized(getDataValue({n}))' for n in range(3))}));\n}}\n"
 
 
 def format_page(state: dict[str, Any], layers: Sequence[ShownLayer]) -> bytes:

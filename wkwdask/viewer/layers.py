@@ -13,7 +13,7 @@ from wkwdask.formats.opening import find, format_of_image
 from wkwdask.formats.zarr.served import SHOWN_TYPES, serve_image
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.store import files
-from wkwdask.store.content import Content, ContentSource, FileContent
+from wkwdask.store.content import BytesContent, Content, ContentSource, FileContent
 from wkwdask.store.paths import is_below, is_on_disk, is_valid_path
 from wkwdask.store.store import open_store
 from wkwdask.viewer.slices import is_segmentation, read_slice
@@ -43,11 +43,15 @@ class ServedFolder(ContentSource):
     store: Store
     roots: tuple[str, ...]
     """Folders with links resolved."""
+    documents: dict[str, bytes]
+    """Documents that are sent in place of stored ones."""
     is_decoded: ClassVar = False
 
     def open(self, key: str) -> Content | None:
         if not is_valid_path(key) or any(part in ("", ".", "..") for part in key.split("/")):
             return None
+        if key in self.documents:
+            return BytesContent(self.documents[key])
         for suffix, encoding in _ENCODINGS.items():
             path = files.realpath(self.store.path_of(key + suffix))
             if files.isfile(path) and any(is_below(path, root) for root in self.roots):
@@ -66,6 +70,8 @@ class ShownLayer:
     scheme: str
     """Scheme of its URL in Neuroglancer."""
     is_segmentation: bool
+    is_rgb: bool
+    """Whether its channels are red, green and blue."""
     is_decoded: bool
     """Whether chunks are decoded by the server, because no viewer can read them."""
     box: BoundingBox
@@ -108,17 +114,18 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
         return None
     finest, *_, coarsest = [*volumes.values()] * 2
     has_labels = is_segmentation(image, finest)
+    is_rgb = not has_labels and _is_rgb(finest)
     size = image.voxel_size_of(finest) or image.voxel_size_nm
     scheme = None if mag is not None else _scheme(image, list(volumes.values()))
     if scheme is not None:
         roots = tuple(files.realpath(folder) for folder in (image.folder, *(level.folder for level in image.levels)))
-        source: ContentSource = ServedFolder(open_store(image.folder), roots)
+        source: ContentSource = ServedFolder(open_store(image.folder), roots, format_of_image(image).viewer_documents(image, is_rgb=is_rgb))
         is_decoded = False
     else:
-        source = served = serve_image(image.name, volumes, size, is_segmentation=has_labels)
+        source = served = serve_image(image.name, volumes, size, is_segmentation=has_labels, is_rgb=is_rgb)
         scheme, is_decoded = "zarr3", served.is_decoded
     box = finest.box.in_mag(MAG_1)
-    return ShownLayer(image.name, source, scheme, has_labels, is_decoded, box, size, coarsest, box)
+    return ShownLayer(image.name, source, scheme, has_labels, is_rgb, is_decoded, box, size, coarsest, box)
 
 
 def shown_array(name: str, volume: Any, voxel_size_nm: Lengths | None, *, is_segmentation: bool) -> ShownLayer:
@@ -126,8 +133,13 @@ def shown_array(name: str, volume: Any, voxel_size_nm: Lengths | None, *, is_seg
     box = volume.box.in_mag(MAG_1)
     x, y, z = lengths = tuple(map(min, box.size, (*SAMPLE_PIXELS, 1)))
     first = [t + (n - length) // 2 for t, n, length in zip(box.topleft, box.size, lengths, strict=True)]
-    source = serve_image(name, {volume.box.mag: volume}, voxel_size_nm, is_segmentation=is_segmentation)
-    return ShownLayer(name, source, "zarr3", is_segmentation, False, box, voxel_size_nm, volume, BoundingBox((first[0], first[1], first[2]), (x, y, z)))
+    is_rgb = not is_segmentation and _is_rgb(volume)
+    source = serve_image(name, {volume.box.mag: volume}, voxel_size_nm, is_segmentation=is_segmentation, is_rgb=is_rgb)
+    return ShownLayer(name, source, "zarr3", is_segmentation, is_rgb, False, box, voxel_size_nm, volume, BoundingBox((first[0], first[1], first[2]), (x, y, z)))
+
+
+def _is_rgb(volume: Sliceable) -> bool:
+    return volume.num_channels == 3 and volume.dtype == np.uint8
 
 
 def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:

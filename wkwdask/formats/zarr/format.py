@@ -12,10 +12,10 @@ from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.codec import ZarrCodec
-from wkwdask.formats.zarr.documents import FILE_NAME, array_record
+from wkwdask.formats.zarr.documents import FILE_NAME, array_record, format_document
 from wkwdask.formats.zarr.inspection import document_faults
 from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr, read_node
-from wkwdask.formats.zarr.ngff import versions_of
+from wkwdask.formats.zarr.ngff import attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.single_file import zipped_image
@@ -82,9 +82,21 @@ class ZarrFormat(ArrayFormat):
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         node, codecs = read_node(image.folder), [volume.codec for volume in volumes]
         is_shown = all(isinstance(codec, ZarrCodec) and not codec.filters and {kind for kind, _ in codec.stages} <= _SHOWN_CODECS for codec in codecs)
-        if node is None or not is_shown or (image.key is None and not set(versions_of(node.attributes)) <= _SHOWN_VERSIONS):
+        if node is None or not is_shown:
+            return None
+        if volumes[0].num_channels > 1 if image.key is not None else not set(versions_of(node.attributes)) <= _SHOWN_VERSIONS:
             return None
         return "zarr3" if node.record == FILE_NAME else "zarr2"
+
+    def viewer_documents(self, image: Image, *, is_rgb: bool) -> dict[str, bytes]:
+        """Return the document of the attributes of an OME-NGFF image, with the coordinates of Neuroglancer."""
+        node = read_node(image.folder)
+        if node is None or not versions_of(node.attributes):
+            return {}
+        attributes = attributes_for_viewer(node.attributes, image.folder, is_rgb=is_rgb)
+        if node.record != FILE_NAME:
+            return {".zattrs": format_document(attributes).encode()}
+        return {FILE_NAME: format_document({**node.document, "attributes": attributes}).encode()}
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external

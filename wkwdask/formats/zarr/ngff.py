@@ -7,6 +7,7 @@ centres: coordinate 0 is the centre of voxel 0 of mag 1, as most readers assume.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import re
 from dataclasses import dataclass
@@ -176,6 +177,24 @@ def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = Fa
     if zarr_format_of(version) == 3:
         return {"ome": {"version": version, "multiscales": [image], **more}}
     return {"multiscales": [{"version": version, **image}], **more}
+
+
+def attributes_for_viewer(attributes: Mapping[str, Any], source: str, *, is_rgb: bool) -> dict[str, Any]:
+    """Return the attributes of an image of version 0.4 or 0.5 as Neuroglancer shall read them.
+
+    Images of other formats have the corner of voxel 0 at coordinate 0; OME-NGFF has its centre there, which Neuroglancer respects. So all coordinates are
+    moved by half a voxel. Three channels are one color: Neuroglancer passes channels to the shader together if the name of their axis ends in ``^``.
+    """
+    shown: dict[str, Any] = copy.deepcopy(dict(attributes))
+    parsed, image = parse_image(attributes, source), ome_of(shown)["multiscales"][0]
+    if parsed is not None and parsed.levels[0].scale is not None:
+        half = {"type": "translation", "translation": [length / 2 for length in parsed.levels[0].scale]}
+        image["coordinateTransformations"] = [*image.get("coordinateTransformations", ()), half]
+    for axis in image["axes"] if is_rgb else ():
+        if axis.get("type") == "channel":
+            axis["name"] += "^"
+            del axis["type"]  # Neuroglancer would make it a slider
+    return shown
 
 
 def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,13 +1,12 @@
 """An image as an OME-NGFF image that a web server makes on request, for viewers that cannot read its files.
 
-Blocks of WKW become chunks without decoding (:mod:`wkwdask.formats.wkw.virtual_shard`); chunks of all other arrays are decoded. Positions are in mag-1
-voxels: voxel 0 lies between 0 and 1, as in Neuroglancer, so that its centre is at 0.5.
+Blocks of WKW become chunks without decoding (:mod:`wkwdask.formats.wkw.virtual_shard`); chunks of all other arrays are decoded.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.formats.wkw.remote import open_in
 from wkwdask.formats.wkw.virtual_shard import VirtualShard, cube_len, is_framable
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, new_axes, raw_codecs, zarr_shape
-from wkwdask.formats.zarr.ngff import ImageAxes, image_attributes, multiscale, pyramid_level
+from wkwdask.formats.zarr.ngff import ImageAxes, attributes_for_viewer, image_attributes, multiscale, pyramid_level
 from wkwdask.formats.zarr.views import VirtualArray, choose_chunk_shape
 from wkwdask.geometry import morton
 from wkwdask.model.volume import relative_to
@@ -152,19 +151,17 @@ class ServedImage:
         return None if array is None else array.open(chunk)
 
 
-def serve_image(name: str, volumes: Mapping[Mag, Any], voxel_size_nm: Lengths | None, *, is_segmentation: bool) -> ServedImage:
+def serve_image(name: str, volumes: Mapping[Mag, Any], voxel_size_nm: Lengths | None, *, is_segmentation: bool, is_rgb: bool) -> ServedImage:
     """Return some mags of an image as an OME-NGFF image."""
     levels, arrays, documents = [], {}, {}
     for mag, volume in volumes.items():
         array = _serve(volume, is_segmentation=is_segmentation)
         arrays[mag.name] = array
         documents[f"{mag.name}/{FILE_NAME}"] = format_document(array.document()).encode()
-        level = pyramid_level(mag.name, mag, array.topleft, voxel_size_nm)
-        shift = [t + s / 2 for t, s in zip(level.translation, voxel_size_nm or (1.0, 1.0, 1.0), strict=True)]
-        levels.append(replace(level, translation=(shift[0], shift[1], shift[2])))
+        levels.append(pyramid_level(mag.name, mag, array.topleft, voxel_size_nm))
     axes = new_axes(next(iter(volumes.values())).num_channels)
     described = multiscale(name, levels, ImageAxes.of_letters(axes, None if voxel_size_nm is None else "nanometer"))
-    attributes = image_attributes(described, version="0.5", is_label=is_segmentation)
+    attributes = attributes_for_viewer(image_attributes(described, version="0.5", is_label=is_segmentation), name, is_rgb=is_rgb)
     documents[FILE_NAME] = format_document(group_document(attributes)).encode()
     return ServedImage(documents, arrays)
 
