@@ -30,10 +30,11 @@ def view(paths: tuple[str, ...], layers: tuple[str, ...], no_browser: bool, **op
       wkwdask view dataset precomputed://other-segmentation --layer color
       wkwdask view dataset --position 1200,2100,350 --no-browser
     """
-    from wkwdask.viewer.view import open_browser, tunnel_command, wait_for_signal
+    from wkwdask.viewer.view import open_browser, stop_event, tunnel_command
     from wkwdask.viewer.view import view as make_view
 
     with make_view(*paths, layer=layers, **options) as shown:
+        stopped = stop_event()
         for note in shown.notes:
             click.echo(note, err=True)
         click.echo(shown.url)
@@ -43,7 +44,7 @@ def view(paths: tuple[str, ...], layers: tuple[str, ...], no_browser: bool, **op
         if not no_browser:
             open_browser(shown.url)
         click.echo("Ctrl-C stops the server", err=True)
-        wait_for_signal()
+        stopped.wait()
 
 
 COMMANDS = (view,)

@@ -193,12 +193,12 @@ def _stored(source: Any, name: str | None, names: Sequence[str], mag: Mag | None
     return [replace(layer, name=name if len(layers) == 1 else f"{name} {layer.name}") for layer in layers]
 
 
-def wait_for_signal() -> None:
-    """Return on SIGINT or SIGTERM."""
+def stop_event() -> threading.Event:
+    """Return an event that SIGINT or SIGTERM sets from now on."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    stopped.wait()
+    return stopped
 
 
 def tunnel_command(port: int) -> str | None:
