@@ -143,6 +143,29 @@ def test_zarr_python_reads_an_image_that_passes_through(tmp_path):
         np.testing.assert_array_equal(group["1"][...].T, voxels[0])
 
 
+@pytest.mark.parametrize("kind", ["gz files", "shards", "zarr"])
+def test_remote_volumes_pass_through(tmp_path, kind):
+    """The remote server is another one of ours, which sends stored gzip files with their encoding."""
+    tensorstore = pytest.importorskip("tensorstore")
+    pytest.importorskip("obstore")
+    voxels, prefix, path = _voxels("uint32", 1, (40, 30, 20)), "precomputed", ""
+    if kind == "zarr":
+        wkwdask.to_zarr(voxels, tmp_path / "v.zarr", voxel_size=(8, 8, 8))
+        prefix, path = "zarr", "1/"
+    else:
+        wkwdask.to_precomputed(voxels, tmp_path / "v.zarr", voxel_size=(8, 8, 8), shard_shape=kind == "shards", chunk_shape=(16, 16, 16))
+    (layer,) = layers_of(f"{prefix}://{tmp_path}/v.zarr", (), None)
+    with serving([layer.source]) as remote:
+        (layer,) = layers_of(f"{prefix}://http://127.0.0.1:{remote.port}/{remote.token}/data/0", (), None)
+        assert (layer.scheme, layer.is_decoded) == ("zarr3" if kind == "zarr" else prefix, False)
+        with serving([layer.source]) as server:
+            base = f"http://127.0.0.1:{server.port}/{server.token}/data/0/{path}"
+            driver = "zarr3" if kind == "zarr" else "neuroglancer_precomputed"
+            found = np.asarray(tensorstore.open({"driver": driver, "kvstore": base}, read=True, open=True).result().read().result())
+            assert ask(server, f"/{server.token}/data/0/absent")[0] == 404
+    np.testing.assert_array_equal(found.T if kind == "zarr" else found[..., 0], voxels[0])
+
+
 def test_blocks_whose_compressed_size_is_that_of_their_voxels_are_read(tmp_path):
     """Such a frame would be taken for one of voxels that are not compressed."""
     tensorstore = pytest.importorskip("tensorstore")

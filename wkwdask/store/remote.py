@@ -135,7 +135,8 @@ class RemoteStore:
 
     def _opened(self, path: str, answer: Answer) -> OpenRemoteFile:
         size: int = self.client.size(path, self.access) if answer.nbytes is None else answer.nbytes
-        return OpenRemoteFile(self, path, answer.data, size, answer.etag)
+        encoding = "gzip" if answer.encoding == "gzip" and answer.data[:2] == b"\x1f\x8b" else ""
+        return OpenRemoteFile(self, path, answer.data, size, answer.etag, encoding)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
         """Call a function ahead on threads. It must not call this method itself: it would wait for a thread that waits for it."""
@@ -343,6 +344,8 @@ class OpenRemoteFile(RemoteFile):
     """Remote file whose size and first bytes are known, with the methods of :class:`wkwdask.store.local.OpenFile`."""
 
     nbytes: int = 0
+    encoding: str = ""
+    """``Content-Encoding`` in which the whole file is stored, empty for none."""
     descriptor: ClassVar[None] = None
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,9 @@ from wkwdask.formats.zarr.served import SHOWN_TYPES, serve_image
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.store import files
 from wkwdask.store.content import BytesContent, Content, ContentSource, FileContent
-from wkwdask.store.paths import is_below, is_on_disk, is_valid_path
+from wkwdask.store.lru import LruCache
+from wkwdask.store.paths import is_below, is_on_disk, is_remote, is_valid_path
+from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store
 from wkwdask.viewer.slices import is_segmentation, read_slice
 
@@ -29,22 +31,27 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.store.remote import OpenRemoteFile
     from wkwdask.viewer.slices import Sliceable
 
 _ENCODINGS = {"": "", ".gz": "gzip", ".br": "br"}
+_HEAD_NBYTES = 256 << 10  # of a remote file, read with its size
+_HEADS_NBYTES = 64 << 20
 SAMPLE_PIXELS = (256, 256)
 _PERCENTILES = (0.5, 99.5)
 
 
 @dataclass(frozen=True, slots=True)
 class ServedFolder(ContentSource):
-    """Folder whose files are served unchanged; links may not lead out of it, or out of the folders of its levels."""
+    """Folder or remote location whose files are served unchanged; links may not lead out of it, or out of the folders of its levels."""
 
     store: Store
     roots: tuple[str, ...]
     """Folders with links resolved."""
     documents: dict[str, bytes]
     """Documents that are sent in place of stored ones."""
+    heads: LruCache[OpenRemoteFile] = field(default_factory=lambda: LruCache(_HEADS_NBYTES, lambda file: len(file.head) + 1024))
+    """Remote files with their sizes and first bytes, by key."""
     is_decoded: ClassVar = False
 
     def open(self, key: str) -> Content | None:
@@ -53,12 +60,22 @@ class ServedFolder(ContentSource):
         if key in self.documents:
             return BytesContent(self.documents[key])
         for suffix, encoding in _ENCODINGS.items():
-            path = files.realpath(self.store.path_of(key + suffix))
-            if files.isfile(path) and any(is_below(path, root) for root in self.roots):
-                file = self.store.open(key + suffix)
-                if file is not None:
-                    return FileContent(file, encoding)
+            content = self._open(key + suffix, encoding)
+            if content is not None:
+                return content
         return None
+
+    def _open(self, key: str, encoding: str) -> Content | None:
+        if isinstance(self.store, RemoteStore):
+            remote = self.heads.get(key) or self.store.open_heads([key], _HEAD_NBYTES)[0]
+            if remote is None:
+                return None
+            self.heads.put(key, remote)
+            return FileContent(remote, encoding or remote.encoding)
+        path = files.realpath(self.store.path_of(key))
+        is_inside = files.isfile(path) and any(is_below(path, root) for root in self.roots)
+        file = self.store.open(key) if is_inside else None
+        return None if file is None else FileContent(file, encoding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +136,10 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
     scheme = None if mag is not None else _scheme(image, list(volumes.values()))
     if scheme is not None:
         roots = tuple(files.realpath(folder) for folder in (image.folder, *(level.folder for level in image.levels)))
-        source: ContentSource = ServedFolder(open_store(image.folder), roots, format_of_image(image).viewer_documents(image, is_rgb=is_rgb))
+        store = open_store(image.folder)
+        if isinstance(store, RemoteStore):
+            store = replace(store, witness=getattr(finest.store, "witness", None))
+        source: ContentSource = ServedFolder(store, roots, format_of_image(image).viewer_documents(image, is_rgb=is_rgb))
         is_decoded = False
     else:
         source = served = serve_image(image.name, volumes, size, is_segmentation=has_labels, is_rgb=is_rgb)
@@ -166,7 +186,7 @@ def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
 
 def _scheme(image: Image, volumes: Sequence[StoredArray]) -> str | None:
     """Return the scheme by which the viewer reads the files of an image, None if they must be decoded."""
-    is_plain = image.container is None and not image.key and is_on_disk(image.folder) and len(volumes) == len(image.levels)
+    is_plain = image.container is None and not image.key and (is_on_disk(image.folder) or is_remote(image.folder)) and len(volumes) == len(image.levels)
     if not is_plain or any(volume.dtype.name not in SHOWN_TYPES or volume.channels is not None for volume in volumes):
         return None
     return format_of_image(image).viewer_scheme(image, volumes)
