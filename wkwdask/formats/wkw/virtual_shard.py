@@ -24,6 +24,8 @@ from wkwdask.kernels.codecs.blosc_frames import frame_header
 from wkwdask.kernels.codecs.blosc_layout import FRAME_NBYTES, STORED_NBYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from wkwdask.formats.wkw.header import WkwHeader
@@ -43,9 +45,9 @@ class VirtualShard:
 
     encoding = ""
 
-    def __init__(self, file: WkwFile, cube: int, is_inside: npt.NDArray[np.bool_]) -> None:
-        """Prepare the cube with a number, in Morton order; ``is_inside`` is the mask (z, y, x) of the blocks that the bounding box touches."""
-        header, count = file.header, is_inside.size
+    def __init__(self, file: WkwFile, cube: int, find_inside: Callable[[], npt.NDArray[np.bool_]]) -> None:
+        """Prepare the cube with a number, in Morton order; ``find_inside`` returns the mask (z, y, x) of the blocks that the bounding box touches."""
+        header, count = file.header, cube_len(file.header) ** 3
         self.file = file
         self._first = cube * count
         self._bounds = file.bounds(self._first, count)
@@ -53,17 +55,17 @@ class VirtualShard:
         self._is_stored = sizes == header.block_nbytes
         heads = np.where(self._is_stored, STORED_NBYTES, FRAME_NBYTES)
         self._starts = np.concatenate([[0], np.cumsum(sizes + heads)])
-        self._is_inside = is_inside
+        self._find_inside = find_inside
         self._data_nbytes = int(self._starts[-1])
         self.nbytes = self._data_nbytes + 16 * count
 
     @cached_property
     def _index(self) -> bytes:
         """Offset and size of each chunk; it has no checksum, because the bytes never leave the memory before they are sent."""
-        edge = self._is_inside.shape[0]
-        z, y, x = np.indices((edge, edge, edge)).reshape(3, -1)
+        is_inside = self._find_inside()
+        z, y, x = np.indices(is_inside.shape).reshape(3, -1)
         codes = morton.encode(np.stack([x, y, z], axis=1)).astype(np.int64)
-        is_stored = self._is_inside.reshape(-1)
+        is_stored = is_inside.reshape(-1)
         if self.file.file.descriptor is not None:  # a remote file is not read only to find zeros
             is_stored = is_stored & self.file.are_nonzero(self._bounds, DEFAULT_LEVEL)[codes]
         table = np.full((len(codes), 2), _ABSENT, "<u8")

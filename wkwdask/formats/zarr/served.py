@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,7 +97,7 @@ class FramedMag:
         shard = self._shards.get(name)
         if shard is None or shard.file is not file:
             cube = int(morton.encode([[n % per_file for n in index]])[0])
-            shard = VirtualShard(file, cube, self._inside(index, length))
+            shard = VirtualShard(file, cube, partial(self._inside, index, length))
             self._shards.put(name, shard)
         return shard
 
