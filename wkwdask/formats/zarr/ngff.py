@@ -179,16 +179,19 @@ def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = Fa
     return {"multiscales": [{"version": version, **image}], **more}
 
 
-def attributes_for_viewer(attributes: Mapping[str, Any], source: str, *, is_rgb: bool) -> dict[str, Any]:
+def attributes_for_viewer(attributes: Mapping[str, Any], source: str, finest: Mag, *, is_rgb: bool) -> dict[str, Any]:
     """Return the attributes of an image of version 0.4 or 0.5 as Neuroglancer shall read them.
 
-    Images of other formats have the corner of voxel 0 at coordinate 0; OME-NGFF has its centre there, which Neuroglancer respects. So all coordinates are
-    moved by half a voxel. Three channels are one color: Neuroglancer passes channels to the shader together if the name of their axis ends in ``^``.
+    ``finest`` is the mag of its finest level. Images of other formats have the corner of voxel 0 at coordinate 0. OME-NGFF has its center there, which
+    Neuroglancer respects, so all coordinates are moved by half a voxel of mag 1. Three channels are one color: Neuroglancer passes channels to the shader
+    together if the name of their axis ends in ``^``.
     """
     shown: dict[str, Any] = copy.deepcopy(dict(attributes))
     parsed, image = parse_image(attributes, source), ome_of(shown)["multiscales"][0]
     if parsed is not None and parsed.levels[0].scale is not None:
-        half = {"type": "translation", "translation": [length / 2 for length in parsed.levels[0].scale]}
+        factors = dict(zip("xyz", finest.factors, strict=True))
+        lengths = zip(axis_letters(parsed.axes), parsed.levels[0].scale, strict=True)
+        half = {"type": "translation", "translation": [length / factors.get(letter, 1) / 2 for letter, length in lengths]}
         image["coordinateTransformations"] = [*image.get("coordinateTransformations", ()), half]
     for axis in image["axes"] if is_rgb else ():
         if axis.get("type") == "channel":

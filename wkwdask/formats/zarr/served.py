@@ -161,7 +161,7 @@ def serve_image(name: str, volumes: Mapping[Mag, Any], voxel_size_nm: Lengths | 
         levels.append(pyramid_level(mag.name, mag, array.topleft, voxel_size_nm))
     axes = new_axes(next(iter(volumes.values())).num_channels)
     described = multiscale(name, levels, ImageAxes.of_letters(axes, None if voxel_size_nm is None else "nanometer"))
-    attributes = attributes_for_viewer(image_attributes(described, version="0.5", is_label=is_segmentation), name, is_rgb=is_rgb)
+    attributes = attributes_for_viewer(image_attributes(described, version="0.5", is_label=is_segmentation), name, next(iter(volumes)), is_rgb=is_rgb)
     documents[FILE_NAME] = format_document(group_document(attributes)).encode()
     return ServedImage(documents, arrays)
 
