@@ -43,6 +43,9 @@ SOURCES = {  # how each is served, its mag, and its first voxel of mag 1
     "sharded": ("precomputed", "1", TOPLEFT),
     "v.n5/em": ("n5", "1", (0, 0, 0)),
     "v.n5/placed": ("decoded", "1", TOPLEFT),
+    "v2.zarr": ("zarr2", "1", TOPLEFT),
+    "v3.zarr": ("zarr3", "1", TOPLEFT),
+    "spliced.ome.zarr": ("zarr3", "1", TOPLEFT),
 }
 PANELS = """[...document.querySelectorAll('.neuroglancer-rendered-data-panel')].map(panel => {
   const place = panel.getBoundingClientRect();
@@ -82,6 +85,9 @@ def volumes(tmp_path_factory):
     wkwdask.to_precomputed(_labels(), root / "sharded", **PLACED, chunk_shape=(16, 16, 16), encoding="compressed_segmentation")
     wkwdask.to_n5(_image(), root / "v.n5" / "em" / "s0", voxel_size=VOXEL_SIZE, chunk_shape=(16, 16, 16))
     wkwdask.to_n5(_labels(), root / "v.n5" / "placed" / "s0", **PLACED, chunk_shape=(16, 16, 16))
+    wkwdask.to_zarr(_image(), root / "v2.zarr", **PLACED, ngff="0.4", chunk_shape=(16, 16, 16))
+    wkwdask.to_zarr(_labels(), root / "v3.zarr", **PLACED, chunk_shape=(16, 16, 16))
+    wkwdask.convert(folder / "image", root / "spliced.ome.zarr")
     return root
 
 
