@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 from support.passed_tests import PassedTests
 from support.private_slurm import missing_programs, private_slurm
@@ -16,8 +17,6 @@ from support.private_slurm import missing_programs, private_slurm
 import wkwdask
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-collect_ignore = ["support/stand_in"]  # imported by the search for doctests, its torch would pass for the real one
 
 # No deadline: a first call compiles its kernel, and machines are shared. ``ci`` draws the same examples in every run.
 settings.register_profile("ci", max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,6 +39,12 @@ MEMORY_NBYTES = 4 << 30  # several times what the tests of all workers write
 # Tests write many small files and sync them. In memory this takes a sixth less time; --basetemp chooses another folder.
 if MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_NBYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Search no doctests in tests: with --doctest-ignore-import-errors, the tests of a module that cannot be imported would be missing in silence."""
+    return [collector for collector in (yield) if not isinstance(collector, DoctestModule)]
 
 
 def pytest_addoption(parser):
