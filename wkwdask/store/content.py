@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from wkwdask.store import files
+from wkwdask.store.lru import LruCache
+from wkwdask.store.paths import is_below, is_valid_path
+from wkwdask.store.remote import RemoteStore
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
-    from wkwdask.model.store import StoredFile
+    from collections.abc import Iterable
+
+    from wkwdask.model.store import Store, StoredFile
+    from wkwdask.store.remote import OpenRemoteFile
+
+_ENCODINGS = {"": "", ".gz": "gzip", ".br": "br"}
+_HEAD_NBYTES = 256 << 10  # of a remote file, read with its size
+_HEADS_NBYTES = 64 << 20
 
 
 class Content(Protocol):
@@ -73,3 +86,48 @@ class FileContent:
 
     def close(self) -> None:
         self.file.__exit__(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFolder(ContentSource):
+    """Folder or remote location whose files are served unchanged; links may not lead out of it, or out of the folders of its levels."""
+
+    store: Store
+    roots: tuple[str, ...]
+    """Folders with links resolved."""
+    documents: dict[str, bytes]
+    """Documents that are sent in place of stored ones."""
+    heads: LruCache[OpenRemoteFile] = field(default_factory=lambda: LruCache(_HEADS_NBYTES, lambda file: len(file.head) + 1024))
+    """Remote files with their sizes and first bytes, by key."""
+    is_decoded: ClassVar = False
+
+    def open(self, key: str) -> Content | None:
+        if not is_valid_path(key) or any(part in ("", ".", "..") for part in key.split("/")):
+            return None
+        if key in self.documents:
+            return BytesContent(self.documents[key])
+        for suffix, encoding in _ENCODINGS.items():
+            content = self._open(key + suffix, encoding)
+            if content is not None:
+                return content
+        return None
+
+    def _open(self, key: str, encoding: str) -> Content | None:
+        if isinstance(self.store, RemoteStore):
+            remote = self.heads.get(key) or self.store.open_heads([key], _HEAD_NBYTES)[0]
+            if remote is None:
+                return None
+            self.heads.put(key, remote)
+            return FileContent(remote, encoding or remote.encoding)
+        path = files.realpath(self.store.path_of(key))
+        is_inside = files.isfile(path) and any(is_below(path, root) for root in self.roots)
+        file = self.store.open(key) if is_inside else None
+        return None if file is None else FileContent(file, encoding)
+
+
+def served_folder(folder: str, subfolders: Iterable[str], documents: dict[str, bytes], like: Store) -> ServedFolder:
+    """Return a folder whose files are served, and those of some subfolders that may be links; ``like`` is the store of one of them."""
+    store = open_store(folder)
+    if isinstance(store, RemoteStore) and isinstance(like, RemoteStore):
+        store = replace(store, witness=like.witness)
+    return ServedFolder(store, tuple(files.realpath(path) for path in (folder, *subfolders)), documents)

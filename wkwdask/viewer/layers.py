@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,12 +12,8 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, format_of_image
 from wkwdask.formats.zarr.served import SHOWN_TYPES, serve_image
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.store import files
-from wkwdask.store.content import BytesContent, Content, ContentSource, FileContent
-from wkwdask.store.lru import LruCache
-from wkwdask.store.paths import is_below, is_on_disk, is_remote, is_valid_path
-from wkwdask.store.remote import RemoteStore
-from wkwdask.store.store import open_store
+from wkwdask.store.content import ContentSource, served_folder
+from wkwdask.store.paths import is_on_disk, is_remote
 from wkwdask.viewer.slices import is_segmentation, read_slice
 
 if TYPE_CHECKING:
@@ -29,53 +25,11 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.store.remote import OpenRemoteFile
     from wkwdask.viewer.slices import Sliceable
 
-_ENCODINGS = {"": "", ".gz": "gzip", ".br": "br"}
-_HEAD_NBYTES = 256 << 10  # of a remote file, read with its size
-_HEADS_NBYTES = 64 << 20
 SAMPLE_PIXELS = (256, 256)
 _PERCENTILES = (0.5, 99.5)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedFolder(ContentSource):
-    """Folder or remote location whose files are served unchanged; links may not lead out of it, or out of the folders of its levels."""
-
-    store: Store
-    roots: tuple[str, ...]
-    """Folders with links resolved."""
-    documents: dict[str, bytes]
-    """Documents that are sent in place of stored ones."""
-    heads: LruCache[OpenRemoteFile] = field(default_factory=lambda: LruCache(_HEADS_NBYTES, lambda file: len(file.head) + 1024))
-    """Remote files with their sizes and first bytes, by key."""
-    is_decoded: ClassVar = False
-
-    def open(self, key: str) -> Content | None:
-        if not is_valid_path(key) or any(part in ("", ".", "..") for part in key.split("/")):
-            return None
-        if key in self.documents:
-            return BytesContent(self.documents[key])
-        for suffix, encoding in _ENCODINGS.items():
-            content = self._open(key + suffix, encoding)
-            if content is not None:
-                return content
-        return None
-
-    def _open(self, key: str, encoding: str) -> Content | None:
-        if isinstance(self.store, RemoteStore):
-            remote = self.heads.get(key) or self.store.open_heads([key], _HEAD_NBYTES)[0]
-            if remote is None:
-                return None
-            self.heads.put(key, remote)
-            return FileContent(remote, encoding or remote.encoding)
-        path = files.realpath(self.store.path_of(key))
-        is_inside = files.isfile(path) and any(is_below(path, root) for root in self.roots)
-        file = self.store.open(key) if is_inside else None
-        return None if file is None else FileContent(file, encoding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +89,8 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
     size = image.voxel_size_of(finest) or image.voxel_size_nm
     scheme = None if mag is not None else _scheme(image, list(volumes.values()))
     if scheme is not None:
-        roots = tuple(files.realpath(folder) for folder in (image.folder, *(level.folder for level in image.levels)))
-        store = open_store(image.folder)
-        if isinstance(store, RemoteStore):
-            store = replace(store, witness=getattr(finest.store, "witness", None))
-        source: ContentSource = ServedFolder(store, roots, format_of_image(image).viewer_documents(image, is_rgb=is_rgb))
+        documents = format_of_image(image).viewer_documents(image, is_rgb=is_rgb)
+        source: ContentSource = served_folder(image.folder, [level.folder for level in image.levels], documents, finest.store)
         is_decoded = False
     else:
         source = served = serve_image(image.name, volumes, size, is_segmentation=has_labels, is_rgb=is_rgb)

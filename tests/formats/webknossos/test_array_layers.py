@@ -12,6 +12,7 @@ from support.n5_volumes import write_dataset
 
 import wkwdask
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.viewer.layers import layers_of
 
 SIZE, CORNER = (20, 18, 12), (4, 6, 8)
 EM = np.random.default_rng(1).integers(1, 255, (2, *SIZE)).astype(np.uint8)
@@ -71,6 +72,22 @@ def test_opening(dataset):
         wkwdask.open(dataset / "em", mag=4)
     with pytest.raises(UnsupportedError, match="stored as zarr, only wkw"):
         wkwdask.build_pyramid(dataset, layer="em")
+
+
+def test_viewing(dataset):
+    """Arrays of Zarr v3 are sent unchanged, below a group with the voxel size of the dataset."""
+    em, cells = layers_of(dataset, (), None)
+    assert (em.is_decoded, cells.is_decoded) == (False, True)
+    for key in ("1/zarr.json", "2/c/0/0/0/0"):
+        content = em.source.open(key)
+        assert content.read(0, content.nbytes) == (dataset / "em" / key).read_bytes()
+    content = em.source.open("zarr.json")
+    image = json.loads(content.read(0, content.nbytes))["attributes"]["ome"]["multiscales"][0]
+    assert [axis["name"] for axis in image["axes"]] == list("cxyz")
+    fine, coarse = ([step.get("scale", step.get("translation")) for step in level["coordinateTransformations"]] for level in image["datasets"])
+    assert fine[0] == [1, 4, 4, 40]
+    assert coarse == [[1, 8, 8, 80], [0, 2, 2, 20]]
+    assert layers_of(dataset / "em", (), wkwdask.Mag(2, 2, 2))[0].is_decoded is False
 
 
 def test_looking(dataset, tmp_path):

@@ -11,13 +11,13 @@ from wkwdask.errors import TransformationWarning
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
 from wkwdask.formats.wkw.folder import HEADER_NAME
-from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_record, format_document
 from wkwdask.formats.zarr.inspection import document_faults
 from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr, read_node
 from wkwdask.formats.zarr.ngff import attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.formats.zarr.served import has_shown_codecs
 from wkwdask.formats.zarr.single_file import zipped_image
 from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, ngff_target
 from wkwdask.model.summary import summarize_arrays
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from wkwdask.model.target_image import LevelCopy, TargetImage
 
 
-_SHOWN_CODECS = {"blosc", "gzip", "zlib", "zstd", "crc32c"}  # Neuroglancer, src/datasource/zarr
 _SHOWN_VERSIONS = {"0.4", "0.5"}
 
 
@@ -80,9 +79,8 @@ class ZarrFormat(ArrayFormat):
         return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
-        node, codecs = read_node(image.folder), [volume.codec for volume in volumes]
-        is_shown = all(isinstance(codec, ZarrCodec) and not codec.filters and {kind for kind, _ in codec.stages} <= _SHOWN_CODECS for codec in codecs)
-        if node is None or not is_shown:
+        node = read_node(image.folder)
+        if node is None or not all(has_shown_codecs(volume.codec) for volume in volumes):
             return None
         if volumes[0].num_channels > 1 if image.key is not None else not set(versions_of(node.attributes)) <= _SHOWN_VERSIONS:
             return None

@@ -1,6 +1,7 @@
 """An image as an OME-NGFF image that a web server makes on request, for viewers that cannot read its files.
 
-Blocks of WKW become chunks without decoding (:mod:`wkwdask.formats.wkw.virtual_shard`); chunks of all other arrays are decoded.
+Blocks of WKW become chunks without decoding (:mod:`wkwdask.formats.wkw.virtual_shard`), arrays of Zarr v3 are sent unchanged, and chunks of all other arrays
+are decoded.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import numpy as np
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.formats.wkw.remote import open_in
 from wkwdask.formats.wkw.virtual_shard import VirtualShard, cube_len, is_framable
+from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, new_axes, raw_codecs, zarr_shape
+from wkwdask.formats.zarr.layer import read_node
 from wkwdask.formats.zarr.ngff import ImageAxes, attributes_for_viewer, image_attributes, multiscale, pyramid_level
 from wkwdask.formats.zarr.views import VirtualArray, choose_chunk_shape
 from wkwdask.geometry import morton
 from wkwdask.model.volume import relative_to
-from wkwdask.store.content import BytesContent, Content
+from wkwdask.store.content import BytesContent, Content, ServedFolder, served_folder
 from wkwdask.store.lru import LruCache
 from wkwdask.streams.converted import ConvertedVolume
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 _SHARDS_PER_MAG = 64
 _KEY = re.compile(r"c(?:/0)?/(\d{1,18})/(\d{1,18})/(\d{1,18})", re.ASCII)
+_SHOWN_CODECS = {"blosc", "gzip", "zlib", "zstd", "crc32c"}  # Neuroglancer, src/datasource/zarr
 SHOWN_TYPES = frozenset({"uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"})
 """Data types of Neuroglancer."""
 
@@ -130,11 +134,23 @@ class DecodedMag:
 
 
 @dataclass(frozen=True, slots=True)
+class PassedMag:
+    """An array of Zarr v3 whose files are sent unchanged."""
+
+    folder: ServedFolder
+    topleft: Vec3
+
+    def open(self, key: str) -> Content | None:
+        """Return a file, None if it does not exist."""
+        return self.folder.open(key)
+
+
+@dataclass(frozen=True, slots=True)
 class ServedImage:
     """Documents and arrays of an image."""
 
     documents: dict[str, bytes]
-    arrays: dict[str, FramedMag | DecodedMag]
+    arrays: dict[str, FramedMag | DecodedMag | PassedMag]
 
     @property
     def is_decoded(self) -> bool:
@@ -153,17 +169,38 @@ class ServedImage:
 
 def serve_image(name: str, volumes: Mapping[Mag, Any], voxel_size_nm: Lengths | None, *, is_segmentation: bool, is_rgb: bool) -> ServedImage:
     """Return some mags of an image as an OME-NGFF image."""
-    levels, arrays, documents = [], {}, {}
+    levels, documents = [], {}
+    arrays: dict[str, FramedMag | DecodedMag | PassedMag] = {}
+    stored = {_passed_axes(volume) for volume in volumes.values()}
+    axes = stored.pop() if len(stored) == 1 else None
     for mag, volume in volumes.items():
-        array = _serve(volume, is_segmentation=is_segmentation)
+        if axes is not None:
+            array: FramedMag | DecodedMag | PassedMag = PassedMag(served_folder(volume.folder, (), {}, volume.store), volume.origin)
+        else:
+            array = made = _serve(volume, is_segmentation=is_segmentation)
+            documents[f"{mag.name}/{FILE_NAME}"] = format_document(made.document()).encode()
         arrays[mag.name] = array
-        documents[f"{mag.name}/{FILE_NAME}"] = format_document(array.document()).encode()
         levels.append(pyramid_level(mag.name, mag, array.topleft, voxel_size_nm))
-    axes = new_axes(next(iter(volumes.values())).num_channels)
+    axes = axes or new_axes(next(iter(volumes.values())).num_channels)
     described = multiscale(name, levels, ImageAxes.of_letters(axes, None if voxel_size_nm is None else "nanometer"))
     attributes = attributes_for_viewer(image_attributes(described, version="0.5", is_label=is_segmentation), name, next(iter(volumes)), is_rgb=is_rgb)
     documents[FILE_NAME] = format_document(group_document(attributes)).encode()
     return ServedImage(documents, arrays)
+
+
+def has_shown_codecs(codec: Any) -> bool:
+    """Return whether Neuroglancer knows the codecs of an array."""
+    return isinstance(codec, ZarrCodec) and not codec.filters and {kind for kind, _ in codec.stages} <= _SHOWN_CODECS
+
+
+def _passed_axes(volume: Any) -> str | None:
+    """Return the axes of an array that Neuroglancer reads as it is stored, None if its chunks must be made."""
+    codec: Any = getattr(volume, "codec", None)
+    if not has_shown_codecs(codec) or volume.dtype.name not in SHOWN_TYPES or volume.channels not in (None, (0, volume.grid.size[0])):
+        return None
+    axes: str = codec.axes
+    node = read_node(volume.folder) if sorted(axes.replace("c", "")) == ["x", "y", "z"] else None
+    return axes if node is not None and node.record == FILE_NAME else None
 
 
 def _serve(volume: Any, *, is_segmentation: bool) -> FramedMag | DecodedMag:
