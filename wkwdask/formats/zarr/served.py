@@ -194,7 +194,7 @@ def has_shown_codecs(codec: Any) -> bool:
 
 
 def _passed_axes(volume: Any) -> str | None:
-    """Return the axes of an array that Neuroglancer reads as it is stored, None if its chunks must be made."""
+    """Return the axes of an array that Neuroglancer reads unchanged, None if its chunks must be made."""
     codec: Any = getattr(volume, "codec", None)
     if not has_shown_codecs(codec) or volume.dtype.name not in SHOWN_TYPES or volume.channels not in (None, (0, volume.grid.size[0])):
         return None
