@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import socket
 import socketserver
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -156,9 +157,8 @@ def _disconnect(connection: socket.socket) -> None:
 
 def is_closed(connection: socket.socket) -> bool:
     """Return whether the client has closed its connection."""
-    connection.settimeout(0)
     try:
-        return connection.recv(1, socket.MSG_PEEK) == b""
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
         return False
     except OSError:
@@ -171,6 +171,9 @@ class _Connection(socketserver.BaseRequestHandler):
 
     def setup(self) -> None:
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A timeout of Python would be one more system call for each piece, in which threads wait for each other.
+        self._set_timeout(socket.SO_RCVTIMEO, _HEAD_SECONDS)
+        self._set_timeout(socket.SO_SNDTIMEO, _SEND_SECONDS)
         self._received = b""
 
     def handle(self) -> None:
@@ -181,6 +184,9 @@ class _Connection(socketserver.BaseRequestHandler):
             except RequestError as error:
                 self._send(Request("GET", "", {}, is_last=True), Answer(error.status, "Content-Type: text/plain\r\n", f"{error}\n".encode()))
 
+    def _set_timeout(self, option: int, seconds: float) -> None:
+        self.request.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
+
     def _read(self) -> Request | None:
         """Return the next request, None if the client has closed the connection."""
         self.server.set_idle(self.request, True)
@@ -188,9 +194,8 @@ class _Connection(socketserver.BaseRequestHandler):
         while (length := self._received.find(b"\r\n\r\n")) < 0:
             if len(self._received) > _HEAD_NBYTES:
                 raise RequestError(431, "the header is too long")
-            self.request.settimeout(max(end - time.monotonic(), 1e-3))
             data = self.request.recv(_HEAD_NBYTES)
-            if not data:
+            if not data or time.monotonic() > end:
                 return None
             self._received += data
         head, self._received = self._received[:length], self._received[length + 4 :]
@@ -203,7 +208,6 @@ class _Connection(socketserver.BaseRequestHandler):
         length = "" if answer.is_endless or answer.status == 204 else f"Content-Length: {len(answer.body) if answer.nbytes is None else answer.nbytes}\r\n"
         end = "Connection: close\r\n\r\n" if is_last else "\r\n"
         head = f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n{answer.fields}{length}{end}".encode("latin-1")
-        self.request.settimeout(_SEND_SECONDS)
         if request.method == "HEAD":
             self.request.sendall(head)
             return not is_last
@@ -211,7 +215,7 @@ class _Connection(socketserver.BaseRequestHandler):
         for piece in answer.rest:
             self.request.sendall(piece)
         if answer.is_endless:
-            self.request.settimeout(None)
+            self._set_timeout(socket.SO_RCVTIMEO, 0)
             while self.request.recv(_HEAD_NBYTES):
                 pass
         return not is_last
