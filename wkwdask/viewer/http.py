@@ -1,6 +1,6 @@
 """A small web server on the loopback interface: one thread for each connection, requests without a body.
 
-A thread that waits for a disk or a bucket delays no other request, and no request changes the thread: this takes a fifth of the CPU time of an event loop
+A thread that waits for a disk or a bucket delays no other request, and no request changes the thread: this takes a third of the CPU time of an event loop
 with a pool of threads. A client that is slow to ask or to read is disconnected, and so is the one that has been idle longest when there are too many.
 Specification: RFC 9112.
 """
