@@ -127,6 +127,7 @@ def broken_arrows(root, package="wkwdask"):
     return found
 
 
+@pytest.mark.long
 def test_the_house():
     assert broken_arrows(PACKAGE) == []
 

@@ -52,6 +52,7 @@ def test_every_block_is_lz4_or_lz4hc(tmp_path):
     assert 20 < sum(chosen) < len(chosen) - 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_bytes_of_a_file_depend_on_its_voxels_only(tmp_path, dtype):
     """Whole files and joined parts, many tasks and one, bricks of any shape, writes of regions, and recompression."""

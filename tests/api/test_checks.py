@@ -91,7 +91,7 @@ def test_the_undamaged_dataset_is_sound(sound):
     assert wkwdask.repair(sound).actions == ()
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=pytest.mark.long if number % 3 else ()) for number, case in enumerate(CASES)])
 def test_damage_is_named_and_repaired(sound, tmp_path, case):
     """A dry run changes nothing, and a repair changes no sound file."""
     if case.needs_user and os.geteuid() == 0:

@@ -181,6 +181,7 @@ def test_an_empty_layer_has_no_components(dataset):
     assert (result(dataset / "all" / "1") == 1).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [np.float32, np.int16, np.uint64])
 def test_values_of_other_types_are_compared_with_a_threshold(dataset, dtype):
     voxels = (blobs(5, (40, 30, 20)).astype(np.float64) - 125).astype(dtype)
@@ -256,6 +257,7 @@ def test_an_interrupted_run_is_resumed(blob_dataset, tmp_path, after):
     assert not leftovers(blob_dataset)
 
 
+@pytest.mark.long
 def test_other_settings_and_data_are_not_resumed(blob_dataset, tmp_path):
     with pytest.raises(StopError), stopping(tmp_path / "log", 30, StopError()):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
@@ -316,6 +318,7 @@ def test_damaged_pairs_are_rebuilt(blob_dataset, tmp_path):
 # ----------------------------------------------------------------------------- types of ids, errors, the command
 
 
+@pytest.mark.long
 def test_too_many_components_make_64_bit_ids(blob_dataset):
     with limited(ids_of_32_bits=5):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")

@@ -328,6 +328,7 @@ def rename_until(step, folder, swaps_names):
         wkwdask.open_dataset(folder).rename_layer("color", "em")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("swaps_names", [True, False])
 def test_a_killed_rename_leaves_a_readable_layer(original, dataset, tmp_path, swaps_names):

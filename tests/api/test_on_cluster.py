@@ -107,6 +107,7 @@ def convert(folder):
     wkwdask.convert(folder / "color.npy", folder / "again" / "1", block_len=8, file_len=4, offset=OFFSET)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work", [apply_function, find_components, map_ids, merge_and_move, check_and_repair, count, change_mags, convert])
 def test_verbs_make_the_files_of_one_thread(source, tmp_path, client, work):
     results, files = [], []

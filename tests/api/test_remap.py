@@ -104,6 +104,7 @@ def dense_forms(folder):
 # ----------------------------------------------------------------------------- equal to numpy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("default", "rows"), [("keep", 2), ("zero", 1 << 20)])
 def test_pairs_are_accepted_in_every_form(dataset, tmp_path, default, rows):
     expected = mapped(labels(), PAIRS, default)
@@ -406,6 +407,7 @@ def test_small_segments_are_removed(dataset):
     assert 0 < small < len(ids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
 def test_renumbering_writes_a_mapping_that_repeats_it(dataset, tmp_path, suffix):
     values = labels(3).astype(np.uint64) * np.uint64(10**12)

@@ -98,6 +98,7 @@ def test_the_report_of_a_resumed_job_covers_all_tasks(folder, undisturbed, tmp_p
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "no space left on device"), MemoryError])
 def test_an_interruption_names_the_kept_work(folder, error):
     kind = error if isinstance(error, type) else type(error)
@@ -247,6 +248,7 @@ def test_a_removed_source_file_is_noticed(folder):
         CASE.build(folder)
 
 
+@pytest.mark.long
 def test_a_change_of_an_unread_source_file_is_included(folder, undisturbed, tmp_path):
     interrupt(folder)
     path = source_file(folder, -1)
@@ -310,6 +312,7 @@ def test_a_touched_source_of_a_finished_job_is_noticed(folder):
     assert states(folder) == before
 
 
+@pytest.mark.long
 def test_mags_without_provenance_are_not_resumed(folder, undisturbed):
     resume(folder)
     for path in folder.rglob(".wkwdask.json"):
@@ -354,6 +357,7 @@ def test_an_interrupted_overwriting_job_is_resumed(folder, undisturbed):
     undisturbed.check_records(folder)
 
 
+@pytest.mark.long
 def test_overwrite_discards_an_interrupted_overwriting_job(folder, undisturbed):
     resume(folder, method="max")
     interrupt(folder, existing="overwrite")
@@ -400,6 +404,7 @@ def test_two_interrupted_jobs_are_resumed_independently(folder, undisturbed):
     assert leftovers(folder) == []
 
 
+@pytest.mark.long
 def test_several_layers_are_resumed_in_one_call(folder, undisturbed):
     """The first layer is finished, the second interrupted, the third not begun."""
     document = json.loads((folder / JSON_NAME).read_text())

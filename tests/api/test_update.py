@@ -263,6 +263,7 @@ class Editor:
 # ----------------------------------------------------------------------------- many changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 2 + KILLS // 5))
 def test_an_update_equals_a_rebuild_after_each_round_of_changes(layer, dataset, program, seed):
     """It writes only files above a change."""
@@ -285,6 +286,7 @@ def records(dataset):
     return {str(path): path.read_bytes() for path in dataset.rglob(".wkwdask*") if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 3 + KILLS // 5))
 def test_partial_updates_are_completed_by_a_full_one(color, seed):
     editor = Editor(COLOR, color, Ours, seed)
@@ -366,6 +368,7 @@ def test_touched_files_change_nothing(layer, dataset):
 # ----------------------------------------------------------------------------- by content
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layer", "mag", "has_record"), [(COLOR, "2", True), (COLOR, "8", False), (LABELS, "4-4-2", False), (CHANNELS, "4-8-4", True)], ids=str
 )

@@ -30,7 +30,7 @@ CALLS = [
     ("histogram", "DS", "--layer", "nan", "--bins", "2"),
     ("contrast", "DS", "--layer", "color"),
     ("preview", "DS", "-o", "x.png", "--size", "32"),
-    ("convert --dry-run", "DS", "zarr://x.zarr", "--layer", "color"),
+    ("convert --dry-run", "DS", "n5://x.n5/em", "--layer", "color"),
     ("convert", "DS", "precomputed://x", "--layer", "color"),
     ("info", "precomputed://x"),
     ("upsample", "DS/cells/2", "--finest", "1", "--overwrite"),

@@ -26,7 +26,7 @@ def dataset(tmp_path, monkeypatch):
 
 
 def test_the_report_shows_result_speed_and_picture(dataset):
-    for command in (("pyramid", dataset, "--mags", "2,4"), ("convert", dataset, "zarr://x.zarr"), ("convert", dataset, "precomputed://p")):
+    for command in (("pyramid", dataset, "--mags", "2,4"), ("convert", dataset, "n5://x.n5/em"), ("convert", dataset, "precomputed://p")):
         done = run_here(*command, "--report", "report.html")
         assert done.returncode == 0, done.stderr
         page = Path("report.html").read_text()
@@ -57,8 +57,8 @@ def test_the_report_links_the_performance_report(tmp_path):
 def test_reports_and_plans_are_tables_in_notebooks(dataset):
     plan = wkwdask.plan_pyramid(dataset, mags=["2"])
     report = wkwdask.build_pyramid(dataset, mags=["2"])
-    conversion = wkwdask.plan_convert(dataset, "zarr://x.zarr")
-    for shown, first in ((plan, "ds/color/2"), (report, "ds/color/2"), (conversion, "x.zarr/1")):
+    conversion = wkwdask.plan_convert(dataset, "n5://y.n5/em")
+    for shown, first in ((plan, "ds/color/2"), (report, "ds/color/2"), (conversion, "y.n5/em/s0")):
         text = shown._repr_html_()
         assert text.startswith("<div><table>")
         assert f"{first}</td>" in text

@@ -156,6 +156,7 @@ def test_client_with_its_cluster_killed(tmp_path, known, moment):
     assert num_repeated(driver.log) <= IN_FLIGHT
 
 
+@pytest.mark.long
 def test_each_worker_killed(tmp_path, known, cluster, moment):
     """One after the other, while others come: only what they had is repeated."""
     folder = known.start(tmp_path / "ds")
@@ -238,6 +239,7 @@ def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment
     assert num_repeated(log) <= 2 * IN_FLIGHT
 
 
+@pytest.mark.long
 def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch):
     """Tasks that follow from one that was late are not late on the same worker again, one after the other."""
     submitted = late_after(LATE_SECONDS, monkeypatch)

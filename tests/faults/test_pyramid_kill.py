@@ -43,6 +43,7 @@ from wkwdask.errors import ExistsError, LockedError, WkwDaskError
 
 pytestmark = [
     pytest.mark.faults,
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 

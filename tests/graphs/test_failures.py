@@ -90,6 +90,7 @@ def journaled(folder):
     return set(keys)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
     kinds = ["fine", "stale once", "corrupt", "fine", "stale", "own", "fine", "cut off twice", "fine"]

@@ -73,6 +73,7 @@ def test_any_order_and_place(data):
     np.testing.assert_array_equal(whole, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["C", "F", "cxzy"])
 @pytest.mark.parametrize(("dtype", "edge"), [("uint8", 128), ("uint32", 32), ("uint64", 32)])
 def test_an_array_larger_than_the_cache(dtype, edge, order):

@@ -30,7 +30,7 @@ from wkwdask.formats.wkw.header import make_header
 from wkwdask.runs import job_folder
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import InterruptedJob, find_interrupted
-from wkwdask.runs.journal import read_journal
+from wkwdask.runs.journal import has_journal, read_journal
 from wkwdask.store import files, locks
 from wkwdask.store.locks import Owner, lock_holder
 from wkwdask.store.records import FILE_RECORD_NAME, PROGRESS_NAME, PROVENANCE_NAME
@@ -890,3 +890,8 @@ def test_what_is_said_of_it():
     assert str(replace(owner, pid=5, host="n1", batch="slurm:hpc:7:0")) == "pyramid of ds by anna, process 5 on n1, SLURM job 7, since noon"
     assert str(owner.handed_to(SlurmJob("hpc", "7"))) == "pyramid of ds by anna, SLURM job 7, since noon"
     assert Owner(**json.loads(json.dumps(asdict(owner)))) == owner
+
+
+def test_a_folder_that_is_removed_while_others_look_at_it_has_no_journal(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "numbered", lambda folder, *_: [(0, f"{folder}/journal-0.jsonl")])
+    assert not has_journal(str(tmp_path))

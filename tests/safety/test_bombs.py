@@ -126,6 +126,7 @@ def test_sound_chunks_of_several_streams_are_read(tmp_path):
         np.testing.assert_array_equal(wkwdask.read(f"zarr://{tmp_path}/{name}", BOX)[0], values.T)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["the zip inside", "the NML", "a block"])
 def test_an_annotation_gives_no_more_than_its_size_allows(tmp_path, what):
     wkwdask.write(tmp_path / "base/1", (0, 0, 0), np.ones((64, 64, 64), np.uint32), file_len=1)

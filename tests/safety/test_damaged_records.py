@@ -135,6 +135,7 @@ def dataset(tmp_path_factory):
     return make_dataset(tmp_path_factory.mktemp("dataset") / "dataset")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("record", RECORDS)
 def test_damaged_record(dataset, tmp_path, monkeypatch, record):
     begin, pattern, job = RECORDS[record]

@@ -233,6 +233,7 @@ def edited(path):
 VERBS = {"to_wkw": write, "pyramid": pyramid, "compress": compress, "rm": remove, "repair": None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("record", [published, removed, edited])
 def test_a_record_that_names_somebody_elses_folder(case, verb, record):

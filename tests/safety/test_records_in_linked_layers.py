@@ -30,6 +30,7 @@ JOBS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.faults
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.__name__)
 @pytest.mark.parametrize("finisher", ["the same call", "repair"])

@@ -238,6 +238,7 @@ def test_many_regions_equal_numpy(method):
     _check(plan, voxel_array("uint16", (1, *box.size), 3, "noise"), method, sparse=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", LADDERS[1:8:2], ids=_name)
 def test_skipped_zero_bricks_equal_reduced_ones(steps):
     box = BoundingBox((5, 0, 9), (42, 30, 28))
@@ -296,6 +297,7 @@ def test_pending_bricks_do_not_grow_with_the_region():
         assert most <= 2 * len(plan.levels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", LADDERS, ids=_name)
 def test_allocated_memory_is_within_the_plan(monkeypatch, steps):
     orderly = all(x >= y >= z for x, y, z in steps[1:])  # steps along y or z alone keep several parents pending for each that is counted

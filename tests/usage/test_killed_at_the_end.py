@@ -87,6 +87,7 @@ def voxels(here):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(JOBS))
 def test_the_same_call_succeeds(start, tmp_path, name):
     if name == "convert to OME-NGFF":

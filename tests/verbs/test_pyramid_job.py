@@ -461,6 +461,7 @@ def _refuses_or_is_right(case, lines, regions_with_files):
         start.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("index", "stop"), [((0, 0, 0), 3), ((0, 0, 0), 12), ((3, 3, 3), 12), ((0, 0, 0), 1000)])
 @pytest.mark.parametrize("change", ["removed", "added", "replaced"])
 @pytest.mark.parametrize("file_edge", [8, 16])

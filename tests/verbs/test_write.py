@@ -87,6 +87,7 @@ def test_any_chunks_write_the_same_files(tmp_path_factory, data):
     assert np.count_nonzero(wkwdask.read(folder / "dask" / "1")) == np.count_nonzero(values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
 def test_every_scheduler_writes_the_same_files(tmp_path, array, scheduler):
     wkwdask.to_wkw(array, tmp_path / "numpy" / "1", offset=OFFSET, **OPTIONS)

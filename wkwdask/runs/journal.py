@@ -77,7 +77,10 @@ def read_journal(folder: str) -> Iterator[bytes]:
 
 
 def has_journal(folder: str) -> bool:
-    return next(read_journal(folder), None) is not None
+    try:
+        return next(read_journal(folder), None) is not None
+    except FileNotFoundError:  # the job has ended meanwhile, and its folder is being removed
+        return False
 
 
 class ResumableJob(Job, Protocol):
