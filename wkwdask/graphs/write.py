@@ -12,6 +12,7 @@ If the chunks that a part touches do not fit into memory (wide sections, for exa
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -84,9 +85,12 @@ def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[A
             if isinstance(result, np.ndarray) and result.dtype == object and result.size == 1:
                 on_value(result.item())
 
-        options = {} if dask.base.get_scheduler() is not None else {"scheduler": "threads", "num_workers": num_workers()}
         with dask.callbacks.Callback(start_state=count_all, posttask=count):
-            values = dask.compute(*graphs, **options)
+            if dask.base.get_scheduler() is not None:
+                values = dask.compute(*graphs)
+            else:
+                with ThreadPoolExecutor(num_workers()) as pool:  # after a failure, it waits for tasks that still write
+                    values = dask.compute(*graphs, scheduler="threads", pool=pool)
         return [item for value in values for item in value.ravel()]
 
 
