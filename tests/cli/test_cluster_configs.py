@@ -339,6 +339,23 @@ def test_a_queue_that_does_not_answer(monkeypatch, command):
     assert asyncio.run(asyncio.wait_for(states, 30)) is None
 
 
+def test_a_job_whose_worker_came_and_went_between_two_looks_has_not_failed():
+    """A short lifetime ends while the cluster is not looked at; the job only needs a successor."""
+    plugins = []
+    scheduler = SimpleNamespace(workers={}, add_plugin=lambda plugin, **options: plugins.append(plugin))
+    job = SimpleNamespace(job_id="7", status=None)
+    jobs = SimpleNamespace(scheduler=scheduler, workers={"Job-0": job}, worker_spec={"Job-0": {"group": ("-0", "-1")}})
+    keeper = jobqueue.ResubmittingAdaptive(jobs, minimum=0, maximum=1, interval=0)
+    ended = {"7": ("COMPLETED", "")}
+    assert keeper._is_lost("Job-0", ended)
+    assert keeper._num_failed == {"Job-0": 1}
+    scheduler.workers["tcp://a:1"] = SimpleNamespace(name="Job-0-1")
+    plugins[0].add_worker(scheduler, "tcp://a:1")
+    del scheduler.workers["tcp://a:1"]
+    assert keeper._is_lost("Job-0", ended)
+    assert not keeper._num_failed
+
+
 def test_a_check_does_not_wait_for_a_queue_that_does_not_answer(monkeypatch, tmp_path):
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/sh\nexec sleep 600\n")

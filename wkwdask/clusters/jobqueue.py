@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from distributed import Client, Status
 from distributed.deploy.adaptive import Adaptive
+from distributed.diagnostics.plugin import SchedulerPlugin
 
 from wkwdask.clusters.config import LOOPBACK, job_keys
 from wkwdask.errors import TaskFailedError
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from wkwdask.clusters.config import ClusterConfig
 
@@ -41,6 +42,18 @@ _EXTERNAL_ENDS = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "REVOKED")
 def job_of(worker: Any) -> str:
     """Return the job of a worker. The processes of a job are called JOB-0, JOB-1 and so on."""
     return str(worker.name).rpartition("-")[0]
+
+
+class _Arrivals(SchedulerPlugin):
+    """Tell of each worker that connects, also of one that is gone before the next look at the cluster."""
+
+    name = "wkwdask-arrivals"
+
+    def __init__(self, arrived: Callable[[str], None]) -> None:
+        self._arrived = arrived
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        self._arrived(str(scheduler.workers[worker].name))
 
 
 class ResubmittingAdaptive(Adaptive):
@@ -58,6 +71,7 @@ class ResubmittingAdaptive(Adaptive):
         self._num_failed: Counter[str] = Counter()
         self._num_rejected = 0
         self._reported_reasons: set[str] = set()
+        cluster.scheduler.add_plugin(_Arrivals(self._note_arrival), idempotent=True)
         super().__init__(cluster, **options)
 
     async def adapt(self) -> None:
@@ -103,14 +117,23 @@ class ResubmittingAdaptive(Adaptive):
         if worst is not None and self._num_failed[worst] >= _TRIES and not self._connected_workers():
             await self._give_up(f"{self._num_failed[worst]} jobs in a row ended before their worker connected")
 
+    def _note_arrival(self, worker: str) -> None:
+        for name in self._jobs.workers:
+            if worker in self._members(name):
+                self._note_job(name)
+
+    def _note_job(self, name: str) -> None:
+        """Note that a job has brought a worker."""
+        self._seen.add(name)
+        self._absent_since.pop(name, None)
+        self._num_failed.pop(name, None)
+
     def _late_jobs(self) -> list[str]:
         """List the jobs that have been without a worker for too long."""
         connected, now = self._connected_workers(), time.monotonic()
         for name in list(self._jobs.workers):
             if self._members(name) & connected:
-                self._seen.add(name)
-                self._absent_since.pop(name, None)
-                self._num_failed.pop(name, None)
+                self._note_job(name)
             else:
                 self._absent_since.setdefault(name, now)
         return [name for name in self._jobs.workers if now - self._absent_since.get(name, now) >= self._lost_after]
