@@ -60,8 +60,12 @@ def test_reports_and_plans_are_tables_in_notebooks(dataset):
     conversion = wkwdask.plan_convert(dataset, "n5://y.n5/em")
     for shown, first in ((plan, "ds/color/2"), (report, "ds/color/2"), (conversion, "y.n5/em/s0")):
         text = shown._repr_html_()
-        assert text.startswith("<div><table>")
+        assert text.count("<table>") == (1 if shown is report else 2)
+        assert text.count(PICTURE) == 1
         assert f"{first}</td>" in text
     for name in ("reads", "writes", "memory", "time"):
         assert f"<tr><td>{name}</td>" in plan._repr_html_()
+    Path("ds/color/2/z0/y0/x0.wkw").write_bytes(b"damaged")
+    Path("ds/color/2/header.wkw").unlink()
+    assert PICTURE not in report._repr_html_()  # and no error
     assert "&lt;note&gt;" in Report((), 0, 0.0, "<note>")._repr_html_()

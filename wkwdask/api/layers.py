@@ -18,7 +18,7 @@ from wkwdask.formats.webknossos.layer_metadata import attachments_of, axes_of, d
 from wkwdask.formats.wkw.folder import count_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.runs.report import format_nbytes, html_table
+from wkwdask.runs.report import THUMBNAIL, format_nbytes, html_table
 from wkwdask.store.paths import is_remote
 from wkwdask.verbs.webknossos.dataset_edit import stored_layer
 
@@ -275,7 +275,6 @@ def _box_text(box: BoundingBox) -> str:
 
 # ------------------------------------------------------------------------- in a notebook
 
-_PIXELS = 160
 _MOST_NBYTES = 32 << 20  # limit of decoded data for one picture
 _MOST_SECONDS = 1.0  # limit for counting the files of all mags of a card together
 
@@ -323,12 +322,25 @@ def _picture(dataset: str, layers: Sequence[Layer]) -> str:
     try:
         volumes = {layer.category: volume for layer in reversed(layers) if (volume := _small_volume(layer)) is not None}
         datasource = read_datasource(dataset)
-        return "" if not volumes or datasource is None else image_tag(volumes, datasource.voxel_size_nm, _PIXELS)
+        return "" if not volumes or datasource is None else _image_tag(volumes, datasource.voxel_size_nm, THUMBNAIL)
     except Exception:  # opening or reading the layer reports the same error
         return ""
 
 
-def image_tag(volumes: Mapping[str, StoredArray], voxel_size: Sequence[float] | None, pixels: int) -> str:
+def picture_of_mag(path: str, pixels: int) -> str:
+    """Draw the mag of a path if that is cheap; return an empty text if it fails, since a table is better than an error."""
+    from wkwdask.formats.opening import find
+    from wkwdask.viewer.slices import is_segmentation
+
+    try:
+        image, volume = find(path).open(None, None)
+        category = "segmentation" if is_segmentation(image, volume) else "color"
+        return _image_tag({category: volume}, volume.lengths_nm, pixels) if _is_quickly_drawn(volume) else ""
+    except Exception:  # a mag that does not exist yet, or cannot be read
+        return ""
+
+
+def _image_tag(volumes: Mapping[str, StoredArray], voxel_size: Sequence[float] | None, pixels: int) -> str:
     """Return an HTML image of three slices through an image, a segmentation or both."""
     from wkwdask.viewer.preview import draw
 
@@ -345,11 +357,11 @@ def _small_volume(layer: Layer) -> StoredArray | None:
     for mag in reversed(stored.mags):
         if is_readable(stored, mag):
             volume = stored.volume(mag)
-            return volume if is_quickly_drawn(volume) else None
+            return volume if _is_quickly_drawn(volume) else None
     return None
 
 
-def is_quickly_drawn(volume: StoredArray) -> bool:
+def _is_quickly_drawn(volume: StoredArray) -> bool:
     """Check whether three slices need few decoded bytes."""
     (x, y, z), edge = volume.box.size, max(volume.chunk_shape)
     return edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import sys
 import time
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.results import Facts
-from wkwdask.runs.report import Report, html_table
-
-if TYPE_CHECKING:
-    from wkwdask.runs.report import MagReport
+from wkwdask.runs.report import html_table
 
 _PIXELS = 480
 _STYLE = """
@@ -46,21 +44,6 @@ def write_page(path: str, *, result: Any = None, error: Exception | None = None,
 
 
 def _html(value: Any) -> str:
-    """Return the card of a report or a plan, with a picture of the finest mag that is quickly drawn; the text of any other value."""
-    if not hasattr(value, "_repr_html_"):
-        return f"<pre>{escape(on_command_line(str(value)))}</pre>"
-    pictures = map(_picture, value.mags) if isinstance(value, Report) else ()
-    return on_command_line(value._repr_html_()) + next(filter(None, pictures), "")
-
-
-def _picture(mag: MagReport) -> str:
-    from wkwdask.api.layers import image_tag, is_quickly_drawn
-    from wkwdask.formats.opening import find
-    from wkwdask.viewer.slices import is_segmentation
-
-    try:
-        image, volume = find(mag.path).open(None, None)
-        category = "segmentation" if is_segmentation(image, volume) else "color"
-        return image_tag({category: volume}, volume.lengths_nm, _PIXELS) if is_quickly_drawn(volume) else ""
-    except Exception:  # the report is of more use without a picture than not at all
-        return ""
+    """Return the card of a report or a plan, and the text of any other value."""
+    text = value.to_html(_PIXELS) if hasattr(value, "to_html") else f"<pre>{escape(str(value))}</pre>"
+    return "".join(part if part.startswith("<img ") else on_command_line(part) for part in re.split("(<img [^>]*>)", text))

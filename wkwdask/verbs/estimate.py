@@ -14,12 +14,12 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
-from wkwdask.runs.report import counted, format_nbytes, html_table, space_problems
+from wkwdask.runs.report import THUMBNAIL, counted, format_nbytes, html_card, html_table, space_problems
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.image_import import Import
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -55,9 +55,29 @@ class _Totals(ABC):
     def _totals(self) -> dict[str, str]:
         """Describe what is read, written and needed."""
 
-    def _repr_html_(self) -> str:
+    @abstractmethod
+    def _sources(self) -> Iterable[str]:
+        """List the mags that are read, finest first."""
+
+    def to_html(self, pixels: int = THUMBNAIL) -> str:
+        """Return HTML for notebooks and pages: tables, and a picture of what is read if it is quickly drawn.
+
+        Parameters
+        ----------
+        pixels : int
+            Size of the picture [pixels].
+
+        Returns
+        -------
+        str
+            One HTML element.
+        """
         rows = [(mag.folder, f"{mag.files:,}", format_nbytes(mag.nbytes)) for mag in self.mags]
-        return f"<div>{html_table(('mag', 'files, at most', 'bytes, about'), rows)}{html_table((), self._totals().items())}</div>"
+        tables = html_table(("mag", "files, at most", "bytes, about"), rows) + html_table((), self._totals().items())
+        return html_card(tables, self._sources(), pixels)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
     @property
     def files(self) -> int:
@@ -125,6 +145,9 @@ class PyramidPlan(_Totals):
     """Estimated wall time, from work timed on a sample on this machine."""
     notes: tuple[str, ...] = ()
     """Warnings."""
+
+    def _sources(self) -> Iterable[str]:
+        return [self.source]
 
     @property
     def tasks(self) -> int:
@@ -365,6 +388,8 @@ class ConvertedMag:
     """Shape of one shard along x, y, z [voxels], None for an export."""
     path: str = ""
     """Whether stored chunks are copied or decoded, and why; empty for images."""
+    source: str = ""
+    """Mag, scale or array that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +402,9 @@ class ConversionPlan(_Totals):
     """Mags above which a pyramid is built afterwards."""
     workers: int
     """Tasks that run at once."""
+
+    def _sources(self) -> Iterable[str]:
+        return [mag.source for mag in self.mags]
 
     @property
     def tasks(self) -> int:
@@ -442,7 +470,7 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
     seconds += _SECONDS_PER_TASK * job.num_tasks
     return ConvertedMag(
         staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, nbytes_in, _BASE_NBYTES + staged.task_nbytes, seconds, notes,
-        target.shard_shape, "" if isinstance(planned, Import) else _path_of(planned),
+        target.shard_shape, "" if isinstance(planned, Import) else _path_of(planned), source.name,
     )  # fmt: skip
 
 
@@ -454,7 +482,9 @@ def _estimate_export(export: Export) -> ConvertedMag:
     box, source = export.form.box, export.source
     nbytes = box.volume * source.num_channels * source.dtype.itemsize
     shape = (box.size[0], box.size[1], 1)
-    return ConvertedMag(export.target, box.size, box.size[2], shape, 0, 1 if export.is_file else box.size[2], nbytes, nbytes, _BASE_NBYTES, 0.0)
+    return ConvertedMag(
+        export.target, box.size, box.size[2], shape, 0, 1 if export.is_file else box.size[2], nbytes, nbytes, _BASE_NBYTES, 0.0, source=source.name
+    )
 
 
 def _sample_copy(source: Any, plan: Any, target: Any, occupied: CellMap) -> _Sample:
