@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import unicodedata
 from functools import cache
@@ -64,13 +65,28 @@ def test_links_and_anchors_exist(path):
     assert problems == []
 
 
+def script(name):
+    """Import a script of the site."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def image(name):
+    return (DOCS / "images" / name).read_text(encoding="utf-8")
+
+
 def test_drawings_are_those_of_the_script():
-    spec = importlib.util.spec_from_file_location("drawings", DOCS / "tools" / "drawings.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert {name: (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8") for name in script.DRAWINGS} == {
-        name: draw() for name, draw in script.DRAWINGS.items()
-    }
+    drawings = script("drawings").DRAWINGS
+    assert {name: image(f"{name}.svg") for name in drawings} == {name: draw() for name, draw in drawings.items()}
+
+
+def test_the_tour_shows_its_recording():
+    tour = script("tour")
+    assert tour.animation(image("tour.cast")) == image("tour.svg")
+    typed = "".join(event[2] for event in map(json.loads, image("tour.cast").splitlines()[1:]))
+    assert all(f"$ {command}\r\n" in typed for command in tour.COMMANDS)
 
 
 def test_the_reference_has_each_public_name_once():

@@ -139,7 +139,7 @@ def _scale_cells(scale: ScaleSummary) -> tuple[str, ...]:
     chunks = ", ".join("x".join(map(str, shape)) for shape in scale.chunk_sizes)
     shown = f"{scale.encoding} (hidden)" if scale.hidden else scale.encoding
     mag, counted = "-" if scale.mag is None else scale.mag.name, _counted(scale.files, scale.nbytes)
-    return scale.key, mag, resolution, _box(scale.box), chunks, shown or "-", scale.sharding or "-", *counted
+    return scale.key, mag, resolution, _box(scale.box), chunks, shown or "-", scale.sharding.removeprefix("shards of ") or "-", *counted
 
 
 def _lengths(size: tuple[float, float, float] | None, unit: str) -> str:

@@ -128,7 +128,7 @@ def test_info(volumes):
     assert [scale.mag for scale in summary.scales] == [Mag(1, 1, 1), Mag(2, 2, 1), None]
     assert summary.scales[1].files == len(os.listdir(volumes / "em" / "8_8_40"))
     printed = _printed("info", volumes / "em")
-    for text in ("voxel [nm]", "precomputed image, uint8 x 2 channels", "8 x 8 x 40", "16x16x8, 10x10x10", "shards of 32 x 32 x 8 voxels", "12_12_120"):
+    for text in ("voxel [nm]", "precomputed image, uint8 x 2 channels", "8 x 8 x 40", "16x16x8, 10x10x10", "32 x 32 x 8 voxels", "12_12_120"):
         assert text in printed
     as_json = json.loads(_printed("info", f"precomputed://{volumes}/cells", "--json"))
     assert as_json["scales"][0]["box"] == [*OFFSET, *SHAPE]
