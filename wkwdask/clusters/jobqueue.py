@@ -45,7 +45,7 @@ def job_of(worker: Any) -> str:
 
 
 class _Arrivals(SchedulerPlugin):
-    """Tell of each worker that connects, also of one that is gone before the next look at the cluster."""
+    """Report each worker that connects, even if it disconnects before the next look at the cluster."""
 
     name = "wkwdask-arrivals"
 
