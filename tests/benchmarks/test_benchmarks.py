@@ -121,9 +121,7 @@ def test_scattered_files_hold_labels(data, dense):
     [
         ("pyramid/em/lz4/1", "tensorstore", "with_tensorstore.Pyramid", 4),
         ("pyramid/seg/lz4/2", "igneous", "with_igneous.Pyramid", 3),  # it makes no mag smaller than a chunk
-        ("pyramid/em/lz4hc/2", "webknossos", "with_webknossos.Pyramid", 4),
         ("pyramid/em/lz4hc/padded", "webknossos", "with_webknossos.Pyramid", 4),
-        ("pyramid/em/lz4/1", "wkw", "with_coarsen.Pyramid", 4),
         ("pyramid/em/lz4hc/2", "wkw", "with_coarsen.Pyramid", 4),  # by np.median, on two threads
         ("pyramid/seg/lz4hc/1", "wkw", "with_coarsen.Pyramid", 4),
     ],
@@ -153,7 +151,7 @@ def test_files_of_many_kinds(data, name):
     assert row.met is not None
 
 
-@pytest.mark.parametrize("name", ["rechunk/em/2-to-1", "rechunk/seg/1-to-2", "rechunk/seg/block-len", "rechunk/em/raw-to-lz4hc", "rechunk/seg/lz4hc-to-lz4"])
+@pytest.mark.parametrize("name", ["rechunk/em/2-to-1", "rechunk/seg/block-len", "rechunk/seg/lz4hc-to-lz4"])
 def test_rechunked_mags_are_equal(data, name):
     _needs("webknossos")
     race = _race(data, name)
@@ -381,8 +379,10 @@ def test_boxes_and_digests():
 
 def test_this_tree_beside_another(data):
     _needs("zarr")
-    rows = command.run_cases(against_command.races(data, "another", str(Path(command.__file__).parents[2])), data, 1)
-    assert len(rows) == len(against_command.ROWS)
+    races = against_command.races(data, "another", str(Path(command.__file__).parents[2]))
+    assert len(races) == len(against_command.ROWS)
+    rows = command.run_cases(races[::4], data, 1)  # read, pyramid or copy, and others: each row starts two processes
+    assert len(rows) == len(races[::4])
     assert not [row.cells() for row in rows if "FAILED" in "".join(row.cells())]
     assert all(row.note.startswith("same voxels") for row in rows if row.note and row.tool.digests)
     assert f"of {len(rows)} rows" in against_command.summary(rows)
