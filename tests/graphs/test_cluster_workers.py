@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import dask.array as da
 import distributed
 import numpy as np
@@ -20,8 +22,12 @@ class Cluster:
 
     def __init__(self):
         self.workers = {}
+        self.scheduler = self
 
-    def scheduler_info(self, n_workers):
+    def sync(self, function, **options):
+        return function(**options)
+
+    def identity(self, n_workers):
         assert n_workers == -1
         return {"workers": self.workers}
 
@@ -60,7 +66,9 @@ def test_pause_is_timed_from_the_last_paused_worker(monkeypatch):
 
 def test_lost_connection_is_no_pause():
     class Lost:
-        def scheduler_info(self, n_workers):
+        scheduler = SimpleNamespace(identity=None)
+
+        def sync(self, function, **options):
             raise OSError("no answer")
 
     PauseWatch(Lost()).check()

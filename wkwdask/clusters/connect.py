@@ -16,6 +16,7 @@ from dask.utils import format_bytes, parse_bytes
 
 from wkwdask.clusters.config import CLUSTER_VARIABLE, SCRIPT_KINDS, ClusterConfig, load_config
 from wkwdask.errors import TaskFailedError, UnsupportedError
+from wkwdask.graphs.client_run import workers_of
 from wkwdask.graphs.runners import EXPECTED_MEMORY, EXPECTED_WORKERS
 from wkwdask.graphs.signals import sigterm_raises
 from wkwdask.runs.report import counted
@@ -57,7 +58,7 @@ def announce(config: ClusterConfig, client: Any) -> None:
 
 
 def _size(config: ClusterConfig, client: Any) -> str:
-    workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
+    workers = workers_of(client)
     if config.kind == "jobqueue":
         values = config.values
         processes = values["processes"] or values["cores"]

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 _PAUSED_SECONDS = 60.0
 
 
+def workers_of(client: Any) -> list[dict[str, Any]]:
+    """Ask the scheduler for its workers."""
+    # Client.scheduler_info may return another answer, without workers, which the client asks for every few seconds.
+    return list(client.sync(client.scheduler.identity, n_workers=-1)["workers"].values())
+
+
 class PauseWatch:
     """Detect a cluster whose workers are all paused for good.
 
@@ -56,7 +62,7 @@ class PauseWatch:
     def check(self) -> None:
         """Raise :class:`TaskFailedError` if all workers have been paused and idle for a minute. Called repeatedly while no result arrives."""
         try:
-            workers = list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())  # empty if the connection is lost
+            workers = workers_of(self._client)
         except OSError:  # the scheduler does not answer at the moment
             return
         now = time.monotonic()

@@ -17,7 +17,7 @@ import dask.local
 import dask.multiprocessing
 import dask.threaded
 
-from wkwdask.graphs.client_run import ClientRun
+from wkwdask.graphs.client_run import ClientRun, workers_of
 from wkwdask.graphs.job_array import check_restartable, current_batch, submit_tasks
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.task_queue import TaskQueue
@@ -140,9 +140,8 @@ def memory_per_task() -> int:
     if batch is not None:
         return batch.size.memory_nbytes or _MEMORY_NBYTES
     if client is not None:
-        workers = client.scheduler_info(n_workers=-1).get("workers", {}).values()
         expected = int(dask.config.get(EXPECTED_MEMORY, _MEMORY_NBYTES))
-        return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers), default=expected)
+        return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers_of(client)), default=expected)
     return available_memory() // num_workers()
 
 
