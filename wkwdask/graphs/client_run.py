@@ -43,9 +43,9 @@ _PAUSED_SECONDS = 60.0
 
 
 def workers_of(client: Any) -> list[dict[str, Any]]:
-    """Ask the scheduler for its workers."""
+    """Ask the scheduler for its workers. A closed client has none."""
     # Client.scheduler_info may return another answer, without workers, which the client asks for every few seconds.
-    return list(client.sync(client.scheduler.identity, n_workers=-1)["workers"].values())
+    return [] if client.scheduler is None else list(client.sync(client.scheduler.identity, n_workers=-1)["workers"].values())
 
 
 class PauseWatch:
