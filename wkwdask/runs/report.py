@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,51 @@ if TYPE_CHECKING:
 
 THUMBNAIL = 160
 """Size of a picture in a notebook [pixels]."""
+
+_drawers: list[Callable[[str, int], str]] = []
+
+
+def draw_cards_with(draw: Callable[[str, int], str]) -> None:
+    """Set the function that draws the mag of a path. It is above this folder, which must not import it."""
+    _drawers[:] = [draw]
+
+
+class Card(ABC):
+    """Base of reports and plans, which notebooks and pages show as HTML."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _tables(self) -> str:
+        """Return HTML tables."""
+
+    @abstractmethod
+    def _drawn(self) -> Iterable[str]:
+        """List mags, finest first, of which one is drawn."""
+
+    def to_html(self, pixels: int = THUMBNAIL) -> str:
+        """Return HTML for notebooks and pages: tables, and a picture of the finest mag that is quickly drawn.
+
+        Parameters
+        ----------
+        pixels : int
+            Size of the picture [pixels].
+
+        Returns
+        -------
+        str
+            One HTML element.
+
+        Examples
+        --------
+        >>> Report((), 0, 0.0, "nothing to do").to_html()[-25:]
+        'nothing to do</div></div>'
+        """
+        picture = next(filter(None, (draw(path, pixels) for path in self._drawn() for draw in _drawers)), "")
+        return f"<div style='display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start'><div>{self._tables()}</div>{picture}</div>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +85,7 @@ class MagReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Card):
     """Result of a job."""
 
     mags: tuple[MagReport, ...]
@@ -83,33 +129,16 @@ class Report:
         speed = f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, {self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s"
         return [*([speed] if self.mags else []), *([self.note] if self.note else [])]
 
-    def to_html(self, pixels: int = THUMBNAIL) -> str:
-        """Return HTML for notebooks and pages: a table, and a picture of the finest mag that is quickly drawn.
-
-        Parameters
-        ----------
-        pixels : int
-            Size of the picture [pixels].
-
-        Returns
-        -------
-        str
-            One HTML element.
-
-        Examples
-        --------
-        >>> Report((), 0, 0.0, "nothing to do").to_html()[-25:]
-        'nothing to do</div></div>'
-        """
+    def _tables(self) -> str:
         rows = [
             (mag.path, f"{mag.files:,}", f"{mag.voxels:,}", format_nbytes(mag.nbytes), "" if mag.minimum is None else f"{mag.minimum} to {mag.maximum}")
             for mag in self.mags
         ]
         table = html_table(("mag", "files", "voxels", "bytes", "values"), rows)
-        return html_card(f"{table}{'<br>'.join(map(escape, self._totals()))}", (mag.path for mag in self.mags), pixels)
+        return f"{table}{'<br>'.join(map(escape, self._totals()))}"
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    def _drawn(self) -> Iterable[str]:
+        return (mag.path for mag in self.mags)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form kept in the provenance of a mag."""
@@ -162,20 +191,6 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     notes = dict.fromkeys(report.note for report in reports if report.note)
     mags = tuple(mag for report in reports for mag in report.mags)
     return Report(mags, sum(report.nbytes_in for report in reports), sum(report.seconds for report in reports), "; ".join(notes))
-
-
-_drawers: list[Callable[[str, int], str]] = []
-
-
-def draw_cards_with(draw: Callable[[str, int], str]) -> None:
-    """Set the function that draws the mag of a path. It is above this folder, which must not import it."""
-    _drawers[:] = [draw]
-
-
-def html_card(tables: str, paths: Iterable[str], pixels: int) -> str:
-    """Return the card of a report or plan: tables beside a picture of the first mag that is quickly drawn."""
-    picture = next(filter(None, (draw(path, pixels) for path in paths for draw in _drawers)), "")
-    return f"<div style='display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start'><div>{tables}</div>{picture}</div>"
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

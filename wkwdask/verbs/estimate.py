@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
-from wkwdask.runs.report import THUMBNAIL, counted, format_nbytes, html_card, html_table, space_problems
+from wkwdask.runs.report import Card, counted, format_nbytes, html_table, space_problems
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.image_import import Import
 
@@ -44,7 +44,7 @@ _SECTION_SECONDS = 1.0  # for the sections of one brick
 _FEW_REGIONS = 1 << 20
 
 
-class _Totals(ABC):
+class _Totals(Card):
     """Base of plans with a list of mags."""
 
     __slots__ = ()
@@ -55,29 +55,9 @@ class _Totals(ABC):
     def _totals(self) -> dict[str, str]:
         """Describe what is read, written and needed."""
 
-    @abstractmethod
-    def _sources(self) -> Iterable[str]:
-        """List the mags that are read, finest first."""
-
-    def to_html(self, pixels: int = THUMBNAIL) -> str:
-        """Return HTML for notebooks and pages: tables, and a picture of what is read if it is quickly drawn.
-
-        Parameters
-        ----------
-        pixels : int
-            Size of the picture [pixels].
-
-        Returns
-        -------
-        str
-            One HTML element.
-        """
+    def _tables(self) -> str:
         rows = [(mag.folder, f"{mag.files:,}", format_nbytes(mag.nbytes)) for mag in self.mags]
-        tables = html_table(("mag", "files, at most", "bytes, about"), rows) + html_table((), self._totals().items())
-        return html_card(tables, self._sources(), pixels)
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
+        return html_table(("mag", "files, at most", "bytes, about"), rows) + html_table((), self._totals().items())
 
     @property
     def files(self) -> int:
@@ -146,7 +126,7 @@ class PyramidPlan(_Totals):
     notes: tuple[str, ...] = ()
     """Warnings."""
 
-    def _sources(self) -> Iterable[str]:
+    def _drawn(self) -> Iterable[str]:
         return [self.source]
 
     @property
@@ -403,7 +383,7 @@ class ConversionPlan(_Totals):
     workers: int
     """Tasks that run at once."""
 
-    def _sources(self) -> Iterable[str]:
+    def _drawn(self) -> Iterable[str]:
         return [mag.source for mag in self.mags]
 
     @property
