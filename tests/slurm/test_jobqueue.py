@@ -63,7 +63,8 @@ def test_a_cancelled_job_is_submitted_again(slurm, dataset, capfd):
 
 
 def test_workers_are_replaced_after_their_lifetime(slurm):
-    settings = SITE | {"lifetime": "2s", "lifetime_stagger": None, "job_extra_directives": []}
+    # The lifetime begins before the worker connects, which takes seconds on a busy machine.
+    settings = SITE | {"lifetime": "6s", "lifetime_stagger": None, "job_extra_directives": []}
     with wkwdask.cluster("slurm-preemptible", jobs=1, **settings) as client:
         first = client.submit(nap, 0, pure=False).result()
         wait_until(lambda: client.submit(nap, 0.3, pure=False).result() != first)
