@@ -3,6 +3,7 @@ what is exported is read by tifffile and zarr. Without wkw, as on the lower boun
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import warnings
@@ -14,7 +15,7 @@ from PIL import Image
 from support.inside import limited
 
 import wkwdask
-from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
+from wkwdask.errors import BoundsError, CorruptError, MetadataWarning, MissingError, UnsupportedError
 
 try:
     import wkw
@@ -438,6 +439,64 @@ def test_mrc_bytes_of_imod_and_damage(tmp_path):
         mrc.set_data(voxels("float32", (2, 3, 4)).astype("complex64"))
     with pytest.raises(UnsupportedError, match=r"c\.mrc: mode 4, expected one of"):
         imported(tmp_path / "c.mrc", tmp_path)
+
+
+@pytest.mark.parametrize(("unit", "metadata", "expected"), [
+    ("micron", {"spacing": 0.035}, [4.0, 5.0, 35.0]),
+    ("\\u00B5m", {"spacing": 0.035}, [4.0, 5.0, 35.0]),
+    ("um", {}, [4.0, 5.0, 1000.0]),  # ImageJ omits a spacing of 1
+    ("pixel", {"spacing": 2}, None),
+])  # fmt: skip
+def test_imagej_states_the_voxel_size(tmp_path, unit, metadata, expected):
+    array = voxels()
+    tifffile.imwrite(tmp_path / "a.tif", array, imagej=True, resolution=(250, 200), metadata={"axes": "ZYX", "unit": unit, **metadata})
+    np.testing.assert_array_equal(imported(tmp_path / "a.tif", tmp_path, voxel_size=None if expected else (7, 7, 7))[0], array)
+    assert scale(tmp_path) == (expected or [7, 7, 7])
+
+
+@pytest.mark.parametrize("lacks", [slice(208, 212), slice(212, 216), slice(208, 216)], ids=["MAP", "stamp", "both"])
+def test_mrc_from_before_the_standard_is_read_with_a_warning(tmp_path, lacks):
+    array = voxels("int16")
+    with mrcfile.new(tmp_path / "a.mrc") as mrc:
+        mrc.set_data(array)
+    raw = bytearray((tmp_path / "a.mrc").read_bytes())
+    raw[lacks] = bytes(lacks.stop - lacks.start)
+    (tmp_path / "a.mrc").write_bytes(raw)
+    with pytest.warns(MetadataWarning, match=r"a\.mrc: (Map ID string not found|Unrecognised machine stamp)"):
+        found = imported(tmp_path / "a.mrc", tmp_path)
+    np.testing.assert_array_equal(found[0], array)
+
+
+@pytest.mark.parametrize("name", ["a.map", "a.ccp4", "a.map.gz"])
+def test_maps_and_gzipped_maps_are_mrc(tmp_path, name):
+    array = voxels("float32")
+    with mrcfile.new(tmp_path / name, compression="gzip" if name.endswith(".gz") else None) as mrc:
+        mrc.set_data(array)
+        mrc.set_volume()
+        mrc.voxel_size = (40, 50, 350)
+    np.testing.assert_array_equal(imported(tmp_path / name, tmp_path, voxel_size=None)[0], array)
+    assert scale(tmp_path) == [4.0, 5.0, 35.0]
+
+
+def test_a_stack_of_volumes_says_so(tmp_path):
+    array = voxels("int16", (6, 5, 7))
+    with mrcfile.new(tmp_path / "a.mrc") as mrc:
+        mrc.set_data(array.reshape(2, 3, 5, 7))
+    with pytest.warns(MetadataWarning, match="a stack of 2 volumes of 3 sections each, read as 6 consecutive sections"):
+        found = imported(tmp_path / "a.mrc", tmp_path)
+    np.testing.assert_array_equal(found[0], array)
+
+
+def test_damaged_gzipped_maps_are_errors(tmp_path):
+    with mrcfile.new(tmp_path / "a.map.gz", compression="gzip") as mrc:
+        mrc.set_data(voxels("float32"))
+    packed = (tmp_path / "a.map.gz").read_bytes()
+    (tmp_path / "a.map.gz").write_bytes(packed[:-2000])
+    with pytest.raises(CorruptError, match=r"a\.map\.gz: byte \d+ after unpacking"):
+        imported(tmp_path / "a.map.gz", tmp_path)
+    (tmp_path / "a.map.gz").write_bytes(gzip.compress(gzip.decompress(packed)[:-100]))
+    with pytest.raises(wkwdask.TruncatedError, match=r"a\.map\.gz: has \d+ bytes after unpacking, expected \d+"):
+        imported(tmp_path / "a.map.gz", tmp_path)
 
 
 # ----------------------------------------------------------------------------- export

@@ -17,9 +17,10 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
+from wkwdask.formats.pictures.mrc import MRC_SUFFIXES
 from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.outputs import ExportedArray, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
-from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, MRC_SUFFIXES
+from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
 from wkwdask.formats.record_paths import check_no_links
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved

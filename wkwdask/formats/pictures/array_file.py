@@ -5,10 +5,14 @@ A read of a box reads only the rows or chunks that the box touches. Files are no
 
 from __future__ import annotations
 
+import gzip
 import math
 import os
 import re
+import tempfile
+import zlib
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError, WkwDaskError
-from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
+from wkwdask.formats.pictures.slices import check_plausible, file_stamp, stored_dtype
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import PlainVolume, RandomAccessVolume
@@ -132,6 +136,8 @@ class _LinkResolver:
 _UNBOUNDED = 1 << 40  # larger than any box
 _HDF5_CACHE_NBYTES = 64 << 20
 _open_files: LruCache[Any] = LruCache(4)
+_UNPACKED_NBYTES = 1 << 20  # of a gzipped file, at once
+_unpacked_files: LruCache[files.OpenFile] = LruCache(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,7 @@ class ArrayRef:
     """Reference to an array in a file; small to pickle."""
 
     kind: str
-    """``"bytes"`` or ``"hdf5"``."""
+    """``"bytes"``, ``"gzip"`` (bytes after unpacking) or ``"hdf5"``."""
     path: str
     key: str
     """Name of the dataset, empty for ``"bytes"``."""
@@ -149,7 +155,7 @@ class ArrayRef:
     chunks: tuple[int, ...]
     """Shape of the parts that are decoded at once."""
     offset: int = 0
-    """First byte in the file, for ``"bytes"``."""
+    """First byte in the file, for ``"bytes"`` and ``"gzip"``."""
     stamp: tuple[int, int] = (0, 0)
     """Size [bytes] and time of modification [ns] of the file."""
 
@@ -158,8 +164,15 @@ class ArrayRef:
         return f"{self.path}:/{self.key}" if self.kind == "hdf5" else self.path
 
     def read(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
+        if self.kind == "gzip":
+            return _read_bytes(self, where, _unpacked(self))
         if self.kind == "bytes":
-            return _read_bytes(self, where)
+            try:
+                file = files.open_file(self.path)
+            except FileNotFoundError:
+                raise MissingError(f"{self.path}: is gone") from None
+            with file:
+                return _read_bytes(self, where, file)
         try:
             array: npt.NDArray[Any] = np.asarray(_opened(self)[where])
         except FileNotFoundError:
@@ -182,7 +195,30 @@ def _opened(ref: ArrayRef) -> Any:
     return array
 
 
-def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
+def _unpacked(ref: ArrayRef) -> files.OpenFile:
+    """Return the unpacked file of a gzipped one. Each process unpacks it once, to a file without a name that the system frees with the process."""
+    (file,) = _unpacked_files.get_or_make([(os.getpid(), ref.path, ref.stamp)], lambda _: [_unpack(ref)])
+    return file
+
+
+def _unpack(ref: ArrayRef) -> files.OpenFile:
+    remaining = ref.offset + math.prod(ref.shape) * np.dtype(ref.dtype).itemsize
+    output, file = files.unnamed_file(tempfile.gettempdir())
+    with closing(output), files.open_stream(ref.path) as packed, gzip.GzipFile(fileobj=packed) as stream:
+        done = 0
+        while remaining:
+            try:
+                data = stream.read(min(remaining, _UNPACKED_NBYTES))
+            except (EOFError, OSError, zlib.error) as error:
+                raise CorruptError(f"{ref.path}: byte {done} after unpacking: {error}") from error
+            if not data:
+                raise TruncatedError(f"{ref.path}: has {done} bytes after unpacking, expected {done + remaining} for {ref.dtype} of shape {ref.shape}")
+            output.write(memoryview(data), done)
+            done, remaining = done + len(data), remaining - len(data)
+    return file
+
+
+def _read_bytes(ref: ArrayRef, where: tuple[slice, ...], file: files.OpenFile) -> npt.NDArray[Any]:
     """Read a box of an array in C order, with one read for each index of the axes before the last two."""
     # Each read covers whole consecutive rows, since many small reads are slower; the columns of the box are then cut out:
     #     . . . . . . .
@@ -196,18 +232,13 @@ def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
     rows = np.empty((lengths[axis], *ref.shape[axis + 1 :]), dtype)
     out = np.empty(lengths, dtype)
     columns = (slice(None), *where[axis + 1 :])
-    try:
-        file = files.open_file(ref.path)
-    except FileNotFoundError:
-        raise MissingError(f"{ref.path}: is gone") from None
-    with file:
-        for outer in product(*(range(part.start, part.stop) for part in where[:axis])):
-            first = 0
-            for n, length in zip(outer, ref.shape, strict=False):
-                first = first * length + n
-            first = (first * ref.shape[axis] + where[axis].start) * row
-            file.read_into(rows.reshape(-1).view(np.uint8), ref.offset + first * dtype.itemsize)
-            out[tuple(n - part.start for n, part in zip(outer, where, strict=False))] = rows[columns]
+    for outer in product(*(range(part.start, part.stop) for part in where[:axis])):
+        first = 0
+        for n, length in zip(outer, ref.shape, strict=False):
+            first = first * length + n
+        first = (first * ref.shape[axis] + where[axis].start) * row
+        file.read_into(rows.reshape(-1).view(np.uint8), ref.offset + first * dtype.itemsize)
+        out[tuple(n - part.start for n, part in zip(outer, where, strict=False))] = rows[columns]
     return out
 
 
@@ -319,5 +350,15 @@ def bytes_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> Arr
     expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if stamp[0] < expected:
         raise TruncatedError(f"{path}: has {stamp[0]} bytes, expected {expected} for {np.dtype(dtype)} of shape {shape} from byte {offset}")
-    chunks = tuple(1 if n < len(shape) - 1 else length for n, length in enumerate(shape))
-    return ArrayRef("bytes", path, "", tuple(shape), np.dtype(dtype).str, chunks, offset, stamp)
+    return ArrayRef("bytes", path, "", tuple(shape), np.dtype(dtype).str, _rows(shape), offset, stamp)
+
+
+def gzip_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> ArrayRef:
+    """Return the reference to an array in C order at an offset of an unpacked file. A file that is too short is an error of the first read."""
+    stamp = file_stamp(path)
+    check_plausible(offset + math.prod(shape) * np.dtype(dtype).itemsize, stamp[0], f"{path}: the header")
+    return ArrayRef("gzip", path, "", tuple(shape), np.dtype(dtype).str, _rows(shape), offset, stamp)
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(1 if n < len(shape) - 1 else length for n, length in enumerate(shape))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,11 +19,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import BoundsError, CorruptError, FormatError, MetadataWarning, MissingError, UnsupportedError
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, find_item, npy_ref, open_hdf5
 from wkwdask.formats.pictures.image_stack import ImageStack
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
+from wkwdask.formats.pictures.mrc import MRC_SUFFIXES, is_mrc, open_mrc
 from wkwdask.formats.pictures.slices import Slice, file_stamp
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, open_checked_tiff, series_axes, series_of, series_slices
 from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, is_plain_zarr, open_zarr_volume
@@ -43,12 +45,8 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
-MRC_SUFFIXES = (".mrc", ".rec", ".st", ".map", ".mrcs", ".ali", ".preali")
 _HEADER_THREADS = 16
 _MAX_LISTED = 5  # bad slices in an error message
-_IMOD_BYTES = slice(152, 160)  # imodStamp and imodFlags in the header (IMOD's MRC file format)
-_IMOD_STAMP = 1146047817
-_MRC_DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}  # MRC2014, MODE (word 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         return _open_npy(path, options)
     if suffix in HDF5_SUFFIXES:
         return _open_hdf5(path, "", options)
-    if suffix in MRC_SUFFIXES:
+    if is_mrc(path):
         return _open_mrc(path, options)
     raise UnsupportedError(f"{path}: unknown suffix, expected one of {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
 
@@ -266,14 +264,24 @@ def _open_tiff(path: str, options: PlainOptions) -> PlainSource:
 
 
 def _tiff_voxel_size(tiff: Any) -> Lengths | None:
-    if not tiff.is_ome:
-        return None
     try:
-        pixels = next(element for element in ElementTree.fromstring(tiff.ome_metadata).iter() if element.tag.rpartition("}")[2] == "Pixels")
-        lengths = [length_nm(float(pixels.attrib[f"PhysicalSize{axis}"]), pixels.attrib.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "XYZ"]
-    except (StopIteration, KeyError, ValueError, ElementTree.ParseError):
+        return _valid_lengths(_ome_lengths(tiff.ome_metadata) if tiff.is_ome else _imagej_lengths(tiff) if tiff.is_imagej else [])
+    except (StopIteration, KeyError, TypeError, ValueError, ZeroDivisionError, ElementTree.ParseError):
         return None
-    return _valid_lengths(lengths)
+
+
+def _ome_lengths(text: str) -> list[float]:
+    pixels = next(element for element in ElementTree.fromstring(text).iter() if element.tag.rpartition("}")[2] == "Pixels")
+    return [length_nm(float(pixels.attrib[f"PhysicalSize{axis}"]), pixels.attrib.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "XYZ"]
+
+
+def _imagej_lengths(tiff: Any) -> list[float]:
+    """Return the edge lengths of a voxel: ImageJ stores pixels per unit in the resolution tags, and omits a spacing of 1."""
+    described, tags = tiff.imagej_metadata, tiff.pages[0].tags
+    unit = str(described["unit"]).replace("\\u00B5", "µ")
+    across = [tags[f"{axis}Resolution"].value for axis in "XY"]
+    lengths = [units / pixels for pixels, units in across] + [float(described.get("spacing", 1))]
+    return [length_nm(abs(length), unit) for length in lengths]
 
 
 def _valid_lengths(lengths: Sequence[float]) -> Lengths | None:
@@ -367,21 +375,7 @@ def _plain_axes(names: Sequence[str] | None) -> str | None:
 
 
 def _open_mrc(path: str, options: PlainOptions) -> PlainSource:
-    mrcfile = import_extra("mrcfile", path)
-    with reading(path, "MRC file"), mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
-        header = mrc.header
-        order = header.nx.dtype.byteorder
-        shape = (int(header.nz), int(header.ny), int(header.nx))
-        mode, offset = int(header.mode), 1024 + int(header.nsymbt)
-        maps = tuple(int(header[name]) for name in ("mapc", "mapr", "maps"))
-        size = [length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist()]
-        stamp, flags = np.frombuffer(header.tobytes()[_IMOD_BYTES], np.dtype("i4").newbyteorder(order)).tolist()
-    if mode not in _MRC_DTYPES:
-        raise UnsupportedError(f"{path}: mode {mode}, expected one of {', '.join(map(str, _MRC_DTYPES))}")
-    if min(shape) <= 0 or offset < 1024:
-        raise CorruptError(f"{path}: holds {shape} sections, rows and columns from byte {offset}")
-    stored = "".join("xyz"[n - 1] for n in reversed(maps)) if sorted(maps) == [1, 2, 3] else "zyx"
-    # MRC2014: mode 0 is int8. IMOD writes uint8 in that mode, unless bit 0 of its flags says that bytes are signed.
-    dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _MRC_DTYPES[mode]
-    ref = bytes_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset)
-    return _array(ref, _axes_of(options, shape, path, stored), options, _valid_lengths(size))
+    ref, stated, lengths, notes = open_mrc(path)
+    for note in notes:
+        warnings.warn(note, MetadataWarning, stacklevel=2)
+    return _array(ref, _axes_of(options, ref.shape, path, stated), options, _valid_lengths(lengths))
