@@ -454,6 +454,60 @@ def test_imagej_states_the_voxel_size(tmp_path, unit, metadata, expected):
     assert scale(tmp_path) == (expected or [7, 7, 7])
 
 
+def write_ome_set(folder, array, num_files=2):
+    """Write sections (c, z, y, x) as a set of OME-TIFFs of equally many pages, in the order c, z, each file with the description of the whole set."""
+    folder.mkdir()
+    channels, depth, height, width = array.shape
+    names, per_file = [f"s{n}.ome.tif" for n in range(num_files)], channels * depth // num_files
+    ids = [f"urn:uuid:00000000-0000-0000-0000-00000000000{n}" for n in range(num_files)]
+    planes = "".join(
+        f'<TiffData IFD="{n % per_file}" FirstC="{n // depth}" FirstZ="{n % depth}" FirstT="0" PlaneCount="1">'
+        f'<UUID FileName="{names[n // per_file]}">{ids[n // per_file]}</UUID></TiffData>'
+        for n in range(channels * depth)
+    )
+    channel_elements = "".join(f'<Channel ID="Channel:0:{n}" SamplesPerPixel="1"/>' for n in range(channels))
+    for n, name in enumerate(names):
+        description = (
+            f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="{ids[n]}"><Image ID="Image:0">'
+            f'<Pixels ID="Pixels:0" DimensionOrder="XYZCT" Type="{array.dtype}" SizeX="{width}" SizeY="{height}" SizeZ="{depth}" SizeC="{channels}" SizeT="1"'
+            f' PhysicalSizeX="0.004" PhysicalSizeY="0.005" PhysicalSizeZ="0.035">{channel_elements}{planes}</Pixels></Image></OME>'
+        )
+        with tifffile.TiffWriter(folder / name, ome=False) as writer:
+            for k, plane in enumerate(array.reshape(-1, height, width)[n * per_file : (n + 1) * per_file]):
+                writer.write(plane, description=description if k == 0 else None, metadata=None, contiguous=False)
+    return [folder / name for name in names]
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("is_folder", [True, False], ids=["folder", "list"])
+def test_a_set_of_ome_tiffs_is_one_image(tmp_path, channels, is_folder):
+    array = voxels("uint16", (channels * 6, 20, 30)).reshape(channels, 6, 20, 30)
+    paths = write_ome_set(tmp_path / "set", array)
+    found = imported(tmp_path / "set" if is_folder else paths, tmp_path, voxel_size=None)
+    np.testing.assert_array_equal(found, array)
+    assert scale(tmp_path) == [4.0, 5.0, 35.0]
+
+
+def test_a_part_of_a_set_of_ome_tiffs_has_its_own_sections_or_is_refused(tmp_path):
+    array = voxels("uint16", (1, 9, 20, 30))
+    paths = write_ome_set(tmp_path / "one", array, 3)
+    np.testing.assert_array_equal(imported(paths[:2], tmp_path), array[:, :6])
+    paths = write_ome_set(tmp_path / "three", voxels("uint16", (3, 4, 20, 30)), 3)
+    with pytest.raises(CorruptError, match=r"s0\.ome\.tif: .*one file of a set with axes CZYX .*name one file of the set alone, or all of them"):
+        imported(paths[:2], tmp_path / "other")
+
+
+def test_a_folder_of_stacks_with_one_directory_each(tmp_path):
+    """ImageJ and tifffile write one directory, followed by the pixels of all sections."""
+    array = voxels("uint16", (6, 20, 30))
+    for n in range(2):
+        with tifffile.TiffWriter(tmp_path / f"s{n}.tif", imagej=True) as writer:
+            writer.write(array[3 * n : 3 * n + 3], truncate=True, metadata={"axes": "ZYX"})
+        with tifffile.TiffFile(tmp_path / f"s{n}.tif") as tiff:
+            assert len(tiff.pages) == 1
+    np.testing.assert_array_equal(imported(sorted(tmp_path.glob("*.tif")), tmp_path)[0], array)
+
+
 @pytest.mark.parametrize("lacks", [slice(208, 212), slice(212, 216), slice(208, 216)], ids=["MAP", "stamp", "both"])
 def test_mrc_from_before_the_standard_is_read_with_a_warning(tmp_path, lacks):
     array = voxels("int16")

@@ -23,6 +23,8 @@ class Page:
     """Offset of the directory (IFD) of a TIFF page [bytes]."""
     number: int | None = None
     """Number of the page, None if the file has only one."""
+    data_offset: int | None = None
+    """Offset of the pixels of a TIFF page [bytes], None if its directory states it."""
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ from wkwdask.formats.pictures.image_stack import ImageStack
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.formats.pictures.mrc import MRC_SUFFIXES, is_mrc, open_mrc
 from wkwdask.formats.pictures.slices import Slice, file_stamp
-from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, open_checked_tiff, series_axes, series_of, series_slices
+from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, files_of_set, is_contiguous, is_tiff, open_checked_tiff, series_axes, series_of, series_slices
 from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, is_plain_zarr, open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import import_extra
@@ -164,6 +164,8 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
     unknown = [path for path in paths if not path.lower().endswith(IMAGE_SUFFIXES)]
     if unknown:
         raise UnsupportedError(f"{unknown[0]}: not an image, expected one of {', '.join(IMAGE_SUFFIXES)}")
+    if len(paths) > 1 and is_tiff(paths[0]) and files_of_set(paths[0]) == set(paths):
+        return _open_tiff(paths[0], options)
     with ThreadPoolExecutor(_HEADER_THREADS, thread_name_prefix="wkwdask-headers") as threads:
         slices_by_file = list(threads.map(slices_of, paths))
     missing = missing_numbers(paths) if all(len(slices) == 1 for slices in slices_by_file) else []
@@ -244,9 +246,7 @@ def _open_tiff(path: str, options: PlainOptions) -> PlainSource:
             described = tiff.is_ome or tiff.is_imagej or tiff.is_shaped
             series = series_of(tiff, path) if described or options.axes is not None else []
             first: Any = series[0] if series else None
-            # ImageJ and tifffile may write one page only, followed by the voxels of all sections.
-            is_contiguous = len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim
-            offset = first.dataoffset if is_contiguous else None
+            offset = first.dataoffset if len(series) == 1 and is_contiguous(first) else None
         if first is None:
             return replace(_stack(slices_of(path), path, options, []), voxel_size_nm=voxel_size)
         axes = options.axes

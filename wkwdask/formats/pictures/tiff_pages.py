@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -173,12 +173,25 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
 
 def tiff_slices(path: str) -> list[Slice]:
     with open_checked_tiff(path) as tiff:
-        # In a set of OME-TIFFs each file describes the whole set. A file of a folder contributes its own pages only.
         described = tiff.series if tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
         if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
             return series_slices(series_of(tiff, path), path, None)
-        pages = [page for page in tiff.pages if not page.is_reduced]
-        return [_page_slice(((page, n if len(pages) > 1 else None),), path) for n, page in enumerate(pages)]
+        # Each file of a set of OME-TIFFs describes the whole set. Without the others, it contributes its own pages.
+        for series in described:
+            if any(length > 1 for axis, length in zip(series.axes, series.shape, strict=True) if axis not in "ZYXS"):
+                raise UnsupportedError(f"is one file of a set with axes {series.axes} of shape {series.shape}: name one file of the set alone, or all of them")
+        pages = [page for page in tiff.pages if not page.keyframe.is_reduced]
+        return [_page_slice((_Plane(page, n if len(pages) > 1 else None),), path) for n, page in enumerate(pages)]
+
+
+def files_of_set(path: str) -> set[str]:
+    """Return the files of the set of OME-TIFFs that a TIFF file describes, only the file itself for other and for damaged files."""
+    try:
+        with open_checked_tiff(path) as tiff, reading(path, "OME-TIFF"):
+            series = tiff.series if tiff.is_ome else []
+            return {path, *(page.parent.filehandle.path for one in series for page in one.pages if page is not None)}
+    except (CorruptError, UnsupportedError):
+        return {path}
 
 
 def series_of(tiff: Any, path: str) -> list[Any]:
@@ -224,27 +237,54 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
     #     slices: (c0z0, c1z0), (c0z1, c1z1), (c0z2, c1z2)
     first = series[0]
     letters = series_axes(first, path, axes)
-    pages = [page for one in series for page in one.pages]
     size = math.prod(first.keyframe.shape)
+    planes = _planes_of_one_page(first, path) if len(series) == 1 and is_contiguous(first) else [_Plane(page) for one in series for page in one.pages]
+    if len(planes) > 1:
+        planes = [plane._replace(number=n) for n, plane in enumerate(planes)]
     # The innermost axes that make up one page hold y and x; a page may also hold interleaved channels.
     within = (n for n in range(2, len(letters) + 1) if math.prod(first.shape[-n:]) == size and {"y", "x"} <= set(letters[-n:]))
     outer = letters[: len(letters) - next(within, 2)]
     shape = (len(series), *first.shape[: len(outer)])
-    if "y" in outer or "x" in outer or math.prod(shape) != len(pages):
-        raise UnsupportedError(f"{path}: {len(pages)} pages with the axes {letters} of the whole {first.shape}: the pages are not sections")
-    table = np.arange(len(pages)).reshape(shape)
+    if "y" in outer or "x" in outer or math.prod(shape) != len(planes):
+        raise UnsupportedError(f"{path}: {len(planes)} pages with the axes {letters} of the whole {first.shape}: the pages are not sections")
+    table = np.arange(len(planes)).reshape(shape)
     order = [0, *(1 + outer.index(letter) for letter in "zc" if letter in outer)]
     rest = [n for n in range(len(shape)) if n not in order]
     depth = len(series) * (shape[1 + outer.index("z")] if "z" in outer else 1)
     table = table.transpose(*order, *rest).reshape(depth, -1)
-    return [_page_slice(tuple((pages[n], n if len(pages) > 1 else None) for n in row), path) for row in table.tolist()]
+    return [_page_slice(tuple(planes[n] for n in row), path) for row in table.tolist()]
 
 
-def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
-    if any(page is None for page, _ in pages):
-        return Slice((Page(path, 0, next(number for page, number in pages if page is None)),), problem="the page is missing in the file")
-    pages_in_files = tuple(Page(page.parent.filehandle.path, page.offset, number) for page, number in pages)
-    frame = pages[0][0].keyframe
+class _Plane(NamedTuple):
+    """One image of a series."""
+
+    page: Any
+    """Page of tifffile, None if it is missing."""
+    number: int | None = None
+    """Number of the image in the series, None if it is the only one."""
+    data_offset: int | None = None
+    """Offset of its pixels [bytes], None if the page states it."""
+
+
+def is_contiguous(series: Any) -> bool:
+    """Return whether a series has one page, followed by the pixels of all sections, as ImageJ and tifffile may write it."""
+    return len(series.pages) == 1 and len(series.shape) > series.pages[0].ndim and series.dataoffset is not None
+
+
+def _planes_of_one_page(series: Any, path: str) -> list[_Plane]:
+    page = series.pages[0]
+    nbytes, size = page.nbytes, page.parent.filehandle.size
+    count = math.prod(series.shape) // math.prod(page.shape)
+    if series.dataoffset + count * nbytes > size:
+        raise CorruptError(f"{path}: its sections reach to byte {series.dataoffset + count * nbytes}, and the file has {size}")
+    return [_Plane(page, data_offset=series.dataoffset + n * nbytes) for n in range(count)]
+
+
+def _page_slice(planes: tuple[_Plane, ...], path: str) -> Slice:
+    if any(plane.page is None for plane in planes):
+        return Slice((Page(path, 0, next(plane.number for plane in planes if plane.page is None)),), problem="the page is missing in the file")
+    pages_in_files = tuple(Page(page.parent.filehandle.path, page.offset, number, data_offset) for page, number, data_offset in planes)
+    frame = planes[0].page.keyframe
     _, depth, height, width, _ = frame.shaped
     if depth != 1 or frame.dtype is None:
         return Slice(pages_in_files, problem=f"a page of depth {depth}" if depth != 1 else "values of an unknown type")
@@ -252,7 +292,7 @@ def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
         _check_segments(frame)
     except CorruptError as error:
         return Slice(pages_in_files, problem=str(error))
-    channels = sum(page.keyframe.shaped[0] * page.keyframe.shaped[4] for page, _ in pages)
+    channels = sum(plane.page.keyframe.shaped[0] * plane.page.keyframe.shaped[4] for plane in planes)
     tile_shape = (width, 1) if _is_plain(frame) else _segment_shape(frame)
     return Slice(pages_in_files, PixelFormat(width, height, channels, stored_dtype(frame.dtype).name), tile_shape)
 
@@ -268,7 +308,7 @@ def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
         _check_segments(frame)
         columns, rows = (slice(*part.indices(length)[:2]) for part, length in ((columns, width), (rows, height)))
         if _is_plain(frame):
-            return _read_rows(file, frame, columns, rows)
+            return _read_rows(file, frame, columns, rows, frame.dataoffsets[0] if page.data_offset is None else page.data_offset)
         return _read_segments(file, frame, columns, rows)
 
 
@@ -302,11 +342,11 @@ def _check_segments(frame: Any) -> None:
     check_plausible(tile_width * tile_height * samples * frame.dtype.itemsize, int(counts.min()), "a strip or tile")
 
 
-def _read_rows(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
+def _read_rows(file: Any, frame: Any, columns: slice, rows: slice, data_offset: int) -> npt.NDArray[Any]:
     _, _, _, width, samples = frame.shaped
     dtype = np.dtype(frame.parent.byteorder + frame.dtype.char)
     row_nbytes = width * samples * dtype.itemsize
-    start, nbytes = frame.dataoffsets[0] + rows.start * row_nbytes, (rows.stop - rows.start) * row_nbytes
+    start, nbytes = data_offset + rows.start * row_nbytes, (rows.stop - rows.start) * row_nbytes
     file.seek(start)
     data = file.read(nbytes)
     if len(data) < nbytes:
