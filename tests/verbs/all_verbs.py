@@ -14,8 +14,8 @@ import pytest
 import xarray as xr
 from PIL import Image
 from support.commands import run_here
-from verbs.cases import LOWEST, TYPES, Case, components_of, draw, largest_of_windows
-from verbs.forms import VOXEL_SIZE, Form
+from verbs.cases import LOWEST, TYPES, Case, components_of, largest_of_windows, other_voxels
+from verbs.forms import FORMS, VOXEL_SIZE, Form
 from verbs.other_readers import expect_by_others
 from verbs.stored_path import stored_path
 
@@ -60,8 +60,8 @@ class Bench:
         """Folder or URL for images."""
         self.rng = np.random.default_rng(seed)
         self._seed = seed
-        self._limits = {"types": [name for name in form.types if name in types], "lowest": max(lowest, form.lowest)}
-        self.case = draw(seed, **self._limits)
+        self._limits = {"types": types, "lowest": lowest}
+        self.case = form.draw(seed, **self._limits)
 
     @cached_property
     def image(self) -> str:
@@ -71,7 +71,7 @@ class Bench:
 
     @cached_property
     def labels(self) -> tuple[str, Case]:
-        case = draw(self._seed, is_segmentation=True, **self._limits)
+        case = self.form.draw(self._seed, is_segmentation=True, **self._limits)
         url = self.form.url(self.root, "labels")
         options = {"type": "segmentation"} if self.form.engine == "precomputed" else {"category": "segmentation"}
         self.form.save(case.array, url, case.offset, **options)
@@ -85,18 +85,28 @@ class Bench:
     @property
     def finest_place(self) -> str:
         """URL of mag 1 of a new image."""
-        return self.place + {"wkw": "/1", "n5": "/s0"}.get(self.form.engine, "")
+        return self.place + self.form.finest
 
     def expect(self, url: str, case: Case, mag: object = 1) -> None:
         """Compare type, position and voxels of a mag with an array."""
+        whole = wkwdask.open(url, mag=mag)
+        assert (whole.shape, whole.dtype) == (case.array.shape, case.array.dtype)
+        np.testing.assert_array_equal(whole.compute(), case.array)
         found = wkwdask.read(url, (case.offset, case.end), mag=mag)
         assert found.dtype == case.array.dtype
         np.testing.assert_array_equal(found, case.array)
-        whole = wkwdask.open(url, mag=mag)
-        assert whole.shape == case.array.shape
-        np.testing.assert_array_equal(whole.compute(), case.array)
         if "memory://" not in url:
-            expect_by_others(url, mag, case)
+            expect_by_others(url, mag, case, self.form.unread_by if url == self.image else ())
+
+    @property
+    def voxel_size(self) -> dict[str, object]:
+        """Option of jobs that need the voxel size, where the image does not state it."""
+        return {} if self.form.states_voxel_size else {"voxel_size": VOXEL_SIZE}
+
+    def as_stored(self, url: str, case: Case) -> Case:
+        """Return an array in the type that a target has instead of one that its format does not store."""
+        dtype = wkwdask.open(url, mag=1).dtype
+        return Case(case.array.astype(dtype), case.offset) if dtype == self.form.cast else case
 
     def command(self, *arguments: object) -> str:
         """Run a command, which must succeed, and return its output."""
@@ -108,7 +118,7 @@ class Bench:
 def _chunk_files(url: str) -> list[Path]:
     """List the files that hold the voxels of an image."""
     names = {"info", "provenance", "header.wkw", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup", "datasource-properties.json"}
-    names |= {"toy.json", "level.json"}
+    names |= {"toy.json", "level.json", "METADATA.ome.xml"}
     return sorted(path for path in stored_path(url).rglob("*") if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask"))
 
 
@@ -157,12 +167,13 @@ def info(bench):
     found = wkwdask.info(bench.image)
     box = wkwdask.BoundingBox(bench.case.offset, bench.case.size)
     if bench.form.engine == "wkw":
-        assert [(mag.box, mag.dtype, layer.num_channels) for layer in found.layers for mag in layer.mags] == [
-            (box, str(bench.case.array.dtype), len(bench.case.array))
-        ]
+        (layer,) = found.layers
+        assert len(layer.mags) == 1 + len(bench.form.levels)
+        assert (layer.mags[0].box, layer.mags[0].dtype, layer.num_channels) == (box, str(bench.case.array.dtype), len(bench.case.array))
         return
     assert (found.dtype, found.num_channels) == (str(bench.case.array.dtype), len(bench.case.array))
-    assert [(scale.box, scale.chunk_sizes) for scale in found.scales] == [(box, ((8, 8, 8),))]
+    assert len(found.scales) == 1 + len(bench.form.levels)
+    assert (found.scales[0].box, found.scales[0].chunk_sizes) == (box, (bench.form.chunk_shape,))
 
 
 @verb
@@ -249,15 +260,27 @@ def write(bench):
 @verb
 def write_region(bench):
     low, high = bench.case.part(bench.rng)
-    patch = bench.case.crop((low, high)) + 1
+    patch = other_voxels(bench.case.crop((low, high)))
     wkwdask.write(_level(bench, bench.image), None, patch, region=(low, high))
     changed = bench.case.array.copy()
     Case(changed, bench.case.offset).crop((low, high))[...] = patch
     bench.expect(bench.image, Case(changed, bench.case.offset))
 
 
+@verb
+def clear_region(bench):
+    """Zeros in whole chunks of all channels: chunks of zeros are not stored."""
+    low = bench.case.offset
+    high = (min(low[0] + bench.form.chunk_shape[0], bench.case.end[0]), *bench.case.end[1:])
+    changed = bench.case.array.copy()
+    part = Case(changed, low).crop((low, high))
+    part[...] = 0
+    wkwdask.write(_level(bench, bench.image), None, part, region=(low, high))
+    bench.expect(bench.image, Case(changed, low))
+
+
 def _level(bench, url):
-    return url + {"wkw": "/1", "n5": "/s0"}.get(bench.form.engine, "")
+    return url + bench.form.finest
 
 
 @verb
@@ -274,7 +297,7 @@ def apply(bench, image, target):
 
 
 def _inverse(voxels):
-    return voxels.dtype.type(100) - voxels
+    return ~voxels if voxels.dtype == bool else voxels.dtype.type(100) - voxels
 
 
 def _with_dataset(bench):
@@ -332,7 +355,7 @@ def pyramid_box(bench):
 @verb
 def pyramid_update(bench):
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
-    changed = Case(np.where(bench.case.array > 100, 0, bench.case.array + 1).astype(bench.case.array.dtype), bench.case.offset)
+    changed = Case(np.where(bench.case.array > 100, 0, other_voxels(bench.case.array)).astype(bench.case.array.dtype), bench.case.offset)
     wkwdask.write(_level(bench, bench.image), None, changed.array, region=(changed.offset, changed.end))
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max", update=True)
     bench.expect(bench.image, largest_of_windows(changed, (2, 2, 1)), "2-2-1")
@@ -343,7 +366,7 @@ def pyramid_plan(bench):
     files = _chunk_files(bench.image)
     plan = wkwdask.plan_pyramid(bench.image, mags=["2-2-1"], method="max")
     assert "2-2-1" in str(plan)
-    assert plan.files_in == len(files)
+    assert bench.form.levels or plan.files_in == len(files)
     assert _chunk_files(bench.image) == files
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
     assert plan.mags[0].files >= len(_chunk_files(bench.image)) - len(files) > 0
@@ -358,32 +381,41 @@ def upsample(bench):
     bench.expect(bench.image, bench.case)
 
 
+@verb
+def levels(bench):
+    """Levels that other software wrote: their voxels and places, and mag 1 as the default."""
+    bench.expect(bench.image, bench.case)
+    for mag in bench.form.levels:
+        bench.expect(bench.image, bench.form.level_of(bench.case, mag), mag)
+    np.testing.assert_array_equal(wkwdask.open(bench.image), bench.case.array)
+    report = wkwdask.verify(bench.image, pyramid=True, method="max")
+    assert report.is_sound, str(report)
+    before = {path: path.read_bytes() for path in _chunk_files(bench.image)}
+    wkwdask.repair(bench.image, method="max", rebuild_differing=True, older_than=0)
+    assert {path: path.read_bytes() for path in _chunk_files(bench.image)} == before
+
+
 # ---------------------------------------------------------------------------- storage
-
-
-def _other_chunks(bench):
-    return {"block_len": 16, "file_len": 1} if bench.form.engine == "wkw" else {"chunk_shape": (16, 8, 32)}
 
 
 @verb
 def rechunk(bench):
-    wkwdask.rechunk(_level(bench, bench.image), _with_dataset(bench), **_other_chunks(bench))
+    wkwdask.rechunk(_level(bench, bench.image), _with_dataset(bench), **bench.form.other_chunks)
     bench.expect(bench.place, bench.case)
-    wkwdask.rechunk(bench.image, **_other_chunks(bench))
+    wkwdask.rechunk(bench.image, **bench.form.other_chunks)
     bench.expect(bench.image, bench.case)
 
 
 @verb
 def rechunk_shards(bench):
     """Other files in place, then compared: chunks keep their bytes."""
-    shards = {"ngff-0.5": (8, 16, 32), "zarr-3": (8, 16, 32), "precomputed": True, "precomputed-sharded": False}
-    wkwdask.rechunk(bench.image, verify=True, **({"file_len": 4} if bench.form.engine == "wkw" else {"shard_shape": shards[bench.form.name]}))
+    wkwdask.rechunk(bench.image, verify=True, **bench.form.other_files)
     bench.expect(bench.image, bench.case)
 
 
 @verb
 def compress(bench):
-    wkwdask.compress(bench.image, compression="lz4" if bench.form.engine == "wkw" else "gzip")
+    wkwdask.compress(bench.image, compression=bench.form.compression)
     bench.expect(bench.image, bench.case)
 
 
@@ -404,8 +436,8 @@ def copy_box(bench):
 def copy_moved_box(bench):
     low, high = bench.case.part(bench.rng)
     size = tuple(b - a for a, b in zip(low, high, strict=True))
-    wkwdask.copy(bench.image, bench.place, bounding_box=[*low, *size], translate=(3, 1, 2))
-    bench.expect(bench.place, Case(bench.case.crop((low, high)), tuple(a + b for a, b in zip(low, (3, 1, 2), strict=True))))
+    wkwdask.copy(bench.image, bench.place, bounding_box=[*low, *size], translate=bench.form.move)
+    bench.expect(bench.place, Case(bench.case.crop((low, high)), tuple(a + b for a, b in zip(low, bench.form.move, strict=True))))
 
 
 @verb
@@ -418,14 +450,14 @@ def rm(bench):
 @verb
 def convert_to_wkw(bench):
     bench.expect(bench.image, bench.case)
-    wkwdask.convert(bench.image, f"{bench.root}/converted", layer="image")
+    wkwdask.convert(bench.image, f"{bench.root}/converted", layer="image", **bench.voxel_size)
     bench.expect(f"{bench.root}/converted/image", bench.case)
 
 
 @verb
 def convert_plan(bench):
-    plan = wkwdask.plan_convert(bench.image, f"{bench.root}/converted", layer="image")
-    assert [mag.size for mag in plan.mags] == [bench.case.size]
+    plan = wkwdask.plan_convert(bench.image, f"{bench.root}/converted", layer="image", **bench.voxel_size)
+    assert [mag.size for mag in plan.mags] == [bench.case.size, *(bench.form.level_of(bench.case, mag).size for mag in bench.form.levels)]
     assert not stored_path(f"{bench.root}/converted").exists()
 
 
@@ -435,6 +467,32 @@ def convert_from_wkw(bench):
     wkwdask.to_wkw(bench.case.array, f"{bench.root}/source/image/1", offset=bench.case.offset, block_len=8, file_len=2)
     wkwdask.convert(f"{bench.root}/source", bench.place, layer="image")
     bench.expect(bench.place, bench.case)
+
+
+def _convert_levels(target):
+    """Return the verb that converts an image with two levels to a format."""
+
+    def convert_levels(bench):
+        mags = list(bench.form.levels)
+        if not mags:
+            mags = ["2-2-1", "8-8-4"]
+            wkwdask.build_pyramid(bench.image, mags=mags, method="max")
+        url = f"{bench.root}/converted" if target.engine == "wkw" else target.url(bench.root, "converted")
+        wkwdask.convert(bench.image, url, **({"layer": "image"} if target.engine == "wkw" else {}), **bench.voxel_size)
+        url += "/image" if target.engine == "wkw" else ""
+        for mag, case in [(1, bench.case), *((mag, bench.form.level_of(bench.case, mag)) for mag in mags)]:
+            bench.expect(url, bench.as_stored(url, case), mag)
+        report = wkwdask.verify(url, pyramid=True, method="max")
+        assert report.is_sound, str(report)
+
+    return convert_levels
+
+
+for _target in FORMS:
+    if _target.name in ("wkw", "precomputed-sharded", "n5", "ngff-0.5"):
+        VERBS[f"convert_levels_to_{_target}"] = _convert_levels(_target)
+LIMITS["convert_levels_to_wkw"] = {"lowest": 0}
+LIMITS["convert_levels_to_precomputed-sharded"] = {"types": FORMS[1].types}
 
 
 # ---------------------------------------------------------------------------- checks
@@ -454,12 +512,12 @@ def verify_pyramid(bench):
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
     report = wkwdask.verify(bench.image, pyramid=True)
     assert report.is_sound, str(report)
-    assert [mag.compared > 0 for mag in report.mags] == [False, True]
+    assert [mag.compared > 0 for mag in report.mags][:2] == [False, True]
     half = largest_of_windows(bench.case, (2, 2, 1))
     half.array[(0, 0, 0, 0)] = half.array[(0, 0, 0, 0)] == 0
     wkwdask.write(_level_of(bench, "2-2-1"), None, half.array, mag=None if bench.form.engine == "wkw" else "2-2-1", region=(half.offset, half.end))
     report = wkwdask.verify(bench.image, pyramid=True)
-    assert [fault.kind for fault in report.faults if fault.severity == "error"] == ["pyramid.differs"]
+    assert {fault.kind for fault in report.faults if fault.severity == "error"} == {"pyramid.differs"}
 
 
 def _level_of(bench, mag):
@@ -516,7 +574,7 @@ def manifest(bench):
 def diff(bench):
     other = bench.form.url(bench.root, "other")
     changed = bench.case.array.copy()
-    changed[0, 0, 0, 0] += 1
+    changed[:1, :1, :1, :1] = other_voxels(changed[:1, :1, :1, :1])
     bench.form.save(changed, other, bench.case.offset)
     assert wkwdask.diff(bench.image, bench.image).equal
     found = wkwdask.diff(bench.image, other)
@@ -570,8 +628,9 @@ def components(bench, image, target):
 @verb_of_target
 def remap(bench, image, target):
     url, case = bench.labels
-    wkwdask.remap(_level(bench, url), target, {1: 5, 2: 5}, default="keep")
-    bench.expect(image, Case(np.where((case.array == 1) | (case.array == 2), case.array.dtype.type(5), case.array), case.offset))
+    ids = [int(label) for label in np.unique(case.array)[-2:]]
+    wkwdask.remap(_level(bench, url), target, dict.fromkeys(ids, 5), default="keep")
+    bench.expect(image, Case(np.where(np.isin(case.array, np.array(ids, case.array.dtype)), case.array.dtype.type(5), case.array), case.offset))
 
 
 @verb_of_target

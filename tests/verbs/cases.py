@@ -52,16 +52,28 @@ def draw(seed: int, types: Sequence[str] = TYPES, *, is_segmentation: bool = Fal
     size = tuple(int(rng.choice([1, int(rng.integers(2, 8)), int(rng.integers(8, 40))], p=[0.1, 0.2, 0.7])) for _ in range(3))
     dtype = np.dtype(rng.choice([name for name in types if not is_segmentation or name in SEGMENTATION_TYPES]))
     channels = 1 if is_segmentation else int(rng.choice([1, 1, 2, 3]))
-    small = rng.integers(0, 9, (channels, *(-(-n // 5) for n in size))).astype(dtype)
+    array = _blobs(rng, (channels, *size), dtype, is_segmentation=is_segmentation)
+    places = [(0, 20), (0, 20), (10_000, 200_000), (lowest, 1)]
+    return Case(array, tuple(int(rng.integers(*places[rng.integers(len(places))])) for _ in range(3)))
+
+
+def _blobs(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, *, is_segmentation: bool, sparse: float = 0.3) -> np.ndarray:
+    """Draw voxels (c, x, y, z): blobs of few values and many zeros, and single voxels of 100 in images; ``sparse`` is the probability of few blobs."""
+    size = shape[1:]
+    small = rng.integers(0, 9, (shape[0], *(-(-n // 5) for n in size)))
     small[small % 3 == 0] = 0
-    if rng.random() < 0.3:  # sparse: most chunks and files are missing
+    if rng.random() < sparse:  # most chunks and files are missing
         small[rng.random(small.shape) < 0.9] = 0
-    array = small.repeat(5, 1).repeat(5, 2).repeat(5, 3)[:, : size[0], : size[1], : size[2]]
+    array = small.astype(dtype).repeat(5, 1).repeat(5, 2).repeat(5, 3)[:, : size[0], : size[1], : size[2]]
     array = np.where((rng.random(array.shape) < 0.02) & (not is_segmentation), dtype.type(100), array)
     if not array.any():
         array[0, 0, 0, 0] = 7
-    places = [(0, 20), (0, 20), (10_000, 200_000), (lowest, 1)]
-    return Case(array, tuple(int(rng.integers(*places[rng.integers(len(places))])) for _ in range(3)))
+    return array
+
+
+def draw_of_size(seed: int, dtype: str, shape: tuple[int, int, int, int], offset: tuple[int, int, int], *, is_segmentation: bool = False) -> Case:
+    """Draw a dense array (c, x, y, z) of a given type, shape and position."""
+    return Case(_blobs(np.random.default_rng(seed), shape, np.dtype(dtype), is_segmentation=is_segmentation, sparse=0), offset)
 
 
 def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
@@ -73,6 +85,23 @@ def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
     for n, factor in zip(padded.shape[1:], step, strict=True):
         shape += [n // factor, factor]
     return Case(padded.reshape(shape).max(axis=(2, 4, 6)), tuple(o // n for o, n in zip(case.offset, step, strict=True)))
+
+
+def step_of(mag: str) -> tuple[int, int, int]:
+    """Return the factors x, y, z of a mag such as ``4-4-2``."""
+    x, y, z = (int(n) for n in mag.split("-"))
+    return x, y, z
+
+
+def rounded_down(case: Case, step: tuple[int, int, int]) -> Case:
+    """Return the maximum of every window that lies in the array as a whole; the array begins at voxel 0."""
+    size = tuple(n // factor * factor for n, factor in zip(case.size, step, strict=True))
+    return largest_of_windows(Case(case.crop((case.offset, size)), case.offset), step)
+
+
+def other_voxels(array: np.ndarray) -> np.ndarray:
+    """Return an array of the same type in which every voxel differs."""
+    return ~array if array.dtype == bool else array + 1
 
 
 def components_of(labels: np.ndarray) -> np.ndarray:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from verbs.cases import LOWEST, TYPES
+from verbs.cases import LOWEST, TYPES, draw, largest_of_windows, step_of
 
 import wkwdask
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from verbs.cases import Case
 
 VOXEL_SIZE = (4.0, 4.0, 8.0)
 
@@ -36,6 +38,34 @@ class Form:
     """Data types that the format stores."""
     lowest: int = LOWEST
     """Lowest position of an image: 0 if it cannot be negative."""
+    finest: str = ""
+    """Path of mag 1 below an image, where a URL names it."""
+    chunk_shape: tuple[int, int, int] = (8, 8, 8)
+    """Shape of the chunks of mag 1."""
+    other_chunks: Mapping[str, Any] = field(default_factory=lambda: {"chunk_shape": (16, 8, 32)})
+    """Options of ``rechunk`` for other chunks."""
+    other_files: Mapping[str, Any] | None = None
+    """Options of ``rechunk`` for other files of the same chunks; None where each chunk is a file."""
+    compression: str = "gzip"
+    """Compression for ``compress``."""
+    levels: tuple[str, ...] = ()
+    """Mags that an image has besides mag 1."""
+    move: tuple[int, int, int] = (3, 1, 2)
+    """Translation for a copy: a multiple of every mag."""
+    states_voxel_size: bool = True
+    """Whether the documents state the voxel size."""
+    cast: str | None = None
+    """Type of the voxels in formats that do not store their own; None where all formats do."""
+    unread_by: tuple[str, ...] = ()
+    """Other readers that do not read the form."""
+
+    def draw(self, seed: int, types: Sequence[str], lowest: int, *, is_segmentation: bool = False) -> Case:
+        """Draw an image or a segmentation from a seed."""
+        return draw(seed, [name for name in self.types if name in types], is_segmentation=is_segmentation, lowest=max(lowest, self.lowest))
+
+    def level_of(self, case: Case, mag: str) -> Case:
+        """Return a level that ``save`` makes of mag 1."""
+        return largest_of_windows(case, step_of(mag))
 
     def __str__(self) -> str:
         return self.name
@@ -89,17 +119,30 @@ def _save_toy(array, url, offset, **others):
 
 _PRECOMPUTED = tuple(name for name in TYPES if name not in ("int64", "float64"))
 
+_WKW = {"finest": "/1", "other_chunks": {"block_len": 16, "file_len": 1}, "other_files": {"file_len": 4}, "compression": "lz4", "lowest": 0}
+_OTHER_SHARDS = {"shard_shape": (8, 16, 32)}
+
+
+def _place(pattern):
+    """Return the function that fills the folder and the name of an image into its URL."""
+    return lambda folder, name: pattern.format(folder=folder, name=name)
+
+
+_NGFF = _place("zarr://{folder}/{name}.ome.zarr")
+_ARRAY = _place("zarr://{folder}/{name}")
+_VOLUME = _place("precomputed://{folder}/{name}")
+
 FORMS = (
-    Form("wkw", lambda folder, name: f"{folder}/dataset/{name}", _save_wkw, "wkw", lowest=0),
-    Form("precomputed", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=False), "precomputed", types=_PRECOMPUTED),
-    Form("precomputed-sharded", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=True), "precomputed", types=_PRECOMPUTED),
-    Form("n5", lambda folder, name: f"n5://{folder}/volume.n5/{name}", _save_n5, "n5"),
-    Form("ngff-0.4", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.4"), "ngff", "zarr"),
-    Form("ngff-0.5", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
-    Form("ngff-0.6", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.6", shard_shape=False), "ngff", "zarr"),
-    Form("zarr-2", lambda folder, name: f"zarr://{folder}/{name}", _save_array("0.4"), "ngff", "zarr"),
-    Form("zarr-3", lambda folder, name: f"zarr://{folder}/{name}", _save_array("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
-    Form("toy", lambda folder, name: f"toy://{folder}/{name}", _save_toy, "toy", lowest=0),
+    Form("wkw", _place("{folder}/dataset/{name}"), _save_wkw, "wkw", **_WKW),
+    Form("precomputed", _VOLUME, _save_precomputed(sharded=False), "precomputed", types=_PRECOMPUTED, other_files={"shard_shape": True}),
+    Form("precomputed-sharded", _VOLUME, _save_precomputed(sharded=True), "precomputed", types=_PRECOMPUTED, other_files={"shard_shape": False}),
+    Form("n5", _place("n5://{folder}/volume.n5/{name}"), _save_n5, "n5", finest="/s0"),
+    Form("ngff-0.4", _NGFF, _save_zarr("0.4"), "ngff", "zarr"),
+    Form("ngff-0.5", _NGFF, _save_zarr("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr", other_files=_OTHER_SHARDS),
+    Form("ngff-0.6", _NGFF, _save_zarr("0.6", shard_shape=False), "ngff", "zarr"),
+    Form("zarr-2", _ARRAY, _save_array("0.4"), "ngff", "zarr"),
+    Form("zarr-3", _ARRAY, _save_array("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr", other_files=_OTHER_SHARDS),
+    Form("toy", _place("toy://{folder}/{name}"), _save_toy, "toy", lowest=0),
 )
 IMAGES = tuple(form for form in FORMS if form.name not in ("ngff-0.6", "zarr-2", "zarr-3"))
 """Forms with levels. Single arrays have none, and OME-NGFF 0.6 has the arrays of 0.5."""

@@ -8,6 +8,7 @@ precomputed         tensorstore, cloud-volume
 N5                  tensorstore
 Zarr v2, OME 0.4    tensorstore, zarr-python, ome-zarr-models
 Zarr v3, OME 0.5    tensorstore, zarr-python, ome-zarr-models
+Zarr v3 in datasets tensorstore
 OME 0.6             ngff-zarr, with the schemas of the specification
 ==================  ==========================================
 
@@ -27,16 +28,20 @@ from verbs.forms import VOXEL_SIZE
 from wkwdask.formats.opening import find
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from verbs.cases import Case
 
     from wkwdask.model.image import Image, Level
 
 
-def expect_by_others(url: str, mag: object, case: Case) -> None:
-    """Compare type, position and voxels of a level with an array, as each of the other readers of its format sees them."""
+def expect_by_others(url: str, mag: object, case: Case, but: Collection[str] = ()) -> None:
+    """Compare type, position and voxels of a level with an array, as each of the other readers of its format sees them, without those named in ``but``."""
     image = find(url).choose(None)
     level = image.find(mag)
-    for name, read in _READERS.get("wkw" if image.container is not None else image.format, {}).items():
+    for name, read in _READERS.get(_kind(image, level), {}).items():
+        if name in but:
+            continue
         if image.key == "" and name != "tensorstore":  # a single array belongs to no group
             continue
         if name == "cloudvolume" and case.array.size == len(case.array) > 1:  # it takes the channels of a single voxel for voxels
@@ -44,7 +49,14 @@ def expect_by_others(url: str, mag: object, case: Case) -> None:
         if find_spec(name) is not None and not (name == "tensorstore" and _has_suffixes(level)):
             voxels = read(image, level, case)
             np.testing.assert_array_equal(voxels, case.array, err_msg=f"{name} reads other voxels")
-            assert voxels.dtype == case.array.dtype
+            assert voxels.dtype.newbyteorder("=") == case.array.dtype
+
+
+def _kind(image: Image, level: Level) -> str:
+    """Return the key of the table of readers."""
+    if image.container is not None:
+        return "wkw"
+    return "layer" if (Path(image.folder).parent / "datasource-properties.json").exists() else image.format
 
 
 def read_by_tensorstore(url: str, mag: object) -> np.ndarray:
@@ -94,13 +106,13 @@ def _n5_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndar
 def _margin(level: Level) -> list[int]:
     """Return how many voxels along x, y, z an array begins before its box."""
     document = Path(level.folder) / "zarr.json"
-    attributes = json.loads(document.read_text())["attributes"] if document.exists() else {}
+    attributes = json.loads(document.read_text()).get("attributes", {}) if document.exists() else {}
     return attributes.get("inner_box_vx", [0, 0, 0])[:3]
 
 
 def _inside(found: np.ndarray, level: Level) -> np.ndarray:
     """Return the voxels (c, x, y, z) of the box of an array; all others must be zero."""
-    voxels = (found[np.newaxis] if found.ndim == 3 else found).transpose(0, 3, 2, 1)
+    voxels = found.reshape((1, *found.shape)[-4:]).transpose(0, 3, 2, 1)  # without an axis t
     inside = voxels[(slice(None), *(slice(n, None) for n in _margin(level)))]
     assert np.count_nonzero(inside) == np.count_nonzero(voxels)
     return inside
@@ -109,6 +121,12 @@ def _inside(found: np.ndarray, level: Level) -> np.ndarray:
 def _zarr_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndarray:
     driver = "zarr3" if (Path(level.folder) / "zarr.json").exists() else "zarr"
     return _inside(_tensorstore(driver, level.folder).read().result(), level)
+
+
+def _layer_by_tensorstore(image: Image, level: Level, case: Case) -> np.ndarray:
+    """Read the box of a Zarr array of a dataset, whose axes are c, x, y, z from voxel 0 on."""
+    box = tuple(slice(low, high) for low, high in zip(case.offset, case.end, strict=True))
+    return _tensorstore("zarr3", level.folder)[(slice(None), *box)].read().result()
 
 
 def _zarr_by_zarr(image: Image, level: Level, case: Case) -> np.ndarray:
@@ -151,5 +169,6 @@ _READERS = {
     "wkw": {"wkw": _wkw},
     "precomputed": {"tensorstore": _precomputed_by_tensorstore, "cloudvolume": _precomputed_by_cloudvolume},
     "n5": {"tensorstore": _n5_by_tensorstore},
+    "layer": {"tensorstore": _layer_by_tensorstore},
     "zarr": {"tensorstore": _zarr_by_tensorstore, "zarr": _zarr_by_zarr},
 }

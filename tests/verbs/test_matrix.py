@@ -9,6 +9,7 @@ import pytest
 from support import toy_format
 from support.inside import empty_memory
 from verbs.all_verbs import LIMITS, VERBS, Bench
+from verbs.expected_failures import marks
 from verbs.forms import FORMS
 
 import wkwdask
@@ -30,8 +31,9 @@ _OF_WKW = frozenset({"wkw"})
 
 _ARRAYS = frozenset({"zarr-2", "zarr-3"})
 _OF_ARRAYS = frozenset({
-    "read", "open_array", "sample", "xarray", "info", "write_region", "rechunk", "rechunk_shards", "compress", "copy", "copy_box", "copy_moved_box", "rm",
-    "convert_to_wkw", "convert_plan", "verify", "manifest", "diff", "label_statistics", "histogram", "contrast", "apply", "components_to_wkw",
+    "read", "open_array", "sample", "xarray", "info", "write_region", "clear_region", "rechunk", "rechunk_shards", "compress", "copy", "copy_box",
+    "copy_moved_box", "rm", "convert_to_wkw", "convert_plan", "verify", "manifest", "diff", "label_statistics", "histogram", "contrast",
+    "apply", "components_to_wkw",
 })  # fmt: skip
 """Verbs for a single array, which has no levels. New images are OME-NGFF; the other jobs read an array as these do."""
 
@@ -43,8 +45,10 @@ _OF_DOCUMENTS = frozenset({
 
 EMPTY = {
     **dict.fromkeys((name for name in VERBS if name.endswith("_to_wkw")), _OF_WKW),  # the verb without this ending has it; copy makes WKW of WKW
-    "rechunk_shards": frozenset({"n5", "ngff-0.4", "ngff-0.6", "toy", "zarr-2"}),  # each chunk is a file
+    "rechunk_shards": frozenset(form.name for form in FORMS if form.other_files is None),  # each chunk is a file
+    "levels": frozenset(form.name for form in FORMS if not form.levels),
     "convert_from_wkw": _OF_WKW,
+    "convert_levels_to_wkw": _OF_WKW,
     "convert_plan": _OF_WKW,
     "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "toy"}),  # two are Zarr, and Zarr has no codec for chunks of the third
 }
@@ -53,8 +57,8 @@ EMPTY = {name: EMPTY.get(name, frozenset()).union(*(forms for verbs, forms in _S
 """Cells without a test."""
 
 
-NEEDS_FILES = frozenset({"zarr_in_place"})
-"""Verbs that need a path on a file system: zarr-python opens the files itself."""
+NEEDS_FILES = frozenset({"zarr_in_place", *(name for name in VERBS if name.startswith("convert_levels"))})
+"""Verbs that need a path on a file system, since zarr-python opens the files itself; conversions have tests in memory without levels."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +77,11 @@ def _cells(*, supported=True, in_memory=False):
     # those of arrays and of 0.6 are files of images, which have tests in memory
     forms = [form for form in FORMS if not (in_memory and form.name in _ARRAYS | {"ngff-0.6"})]
     cells = [(name, form) for name in verbs for form in forms if form.name not in EMPTY[name]]
-    return [pytest.param(name, form, id=f"{name}-{form}") for name, form in cells if (form.name not in UNSUPPORTED.get(name, ())) == supported]
+    return [
+        pytest.param(name, form, id=f"{name}-{form}", marks=marks(name, form))
+        for name, form in cells
+        if (form.name not in UNSUPPORTED.get(name, ())) == supported
+    ]
 
 
 def _skip_without_package(form):
