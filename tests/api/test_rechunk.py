@@ -10,6 +10,7 @@ import dask
 import numpy as np
 import pytest
 from faults.drivers import logged, rechunks_of, runs, stopping
+from support.commands import run_here
 from support.datasets import FILE_NAME
 from support.inside import before_task
 from support.wkw_files import Header, decode_file, encode_file, stored_voxels
@@ -292,3 +293,29 @@ def test_an_empty_path_is_not_the_current_folder(dataset, monkeypatch):
             use("")
     with pytest.raises(ValueError, match="empty path"):
         wkwdask.copy(dataset, "")
+
+
+@pytest.mark.parametrize(
+    ("url", "needs", "document", "expected"),
+    [("zarr://{}/em.ome.zarr", "zarr", "em.ome.zarr/1/zarr.json", "zstd"), ("n5://{}/em.n5/em", None, "em.n5/em/s0/attributes.json", "gzip")],
+)
+def test_compress_chooses_a_compression_of_the_format(tmp_path, url, needs, document, expected):
+    if needs is not None:
+        pytest.importorskip(needs, reason=f"{needs} is not installed")
+    image = url.format(tmp_path)
+    array = np.arange(8 * 20 * 20 * 20, dtype="uint16").reshape(1, 40, 40, 40) // 100
+    wkwdask.save(array, image + ("/s0" if "n5" in image else ""), compression="raw", voxel_size=(4, 4, 8))
+    assert expected not in (tmp_path / document).read_text()
+    done = run_here("compress", image)
+    assert done.returncode in (0, None), done.stderr
+    assert expected in (tmp_path / document).read_text()
+    np.testing.assert_array_equal(wkwdask.read(image, ((0, 0, 0), array.shape[1:])), array)
+
+
+def test_compress_of_a_precomputed_volume_needs_an_option(tmp_path):
+    volume = f"precomputed://{tmp_path}/em"
+    wkwdask.save(np.arange(1000, dtype="uint8").reshape(1, 10, 10, 10), volume, voxel_size=(4, 4, 8))
+    with pytest.raises(ValueError, match=r"say how to compress Neuroglancer precomputed, by one of its options: chunk_shape, .*encoding"):
+        wkwdask.compress(volume)
+    wkwdask.compress(volume, encoding="png")
+    assert wkwdask.info(volume).scales[0].encoding == "png"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_ma
 from wkwdask.formats.registry import default_format, format_of, storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.model.options import make_options
+from wkwdask.model.options import make_options, options_of
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_interrupted_publication
 from wkwdask.store import files
@@ -19,7 +20,6 @@ from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk
 from wkwdask.verbs.remove import RemovalWork, lay_out_removals
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
     from wkwdask.formats.format import ArrayFormat
@@ -115,15 +115,16 @@ def rechunk(
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
 
 
-def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None = None, *, compression: str = "lz4hc", **options: Any) -> Report:
+def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None = None, *, compression: str | None = None, **options: Any) -> Report:
     """Compress mags, in place or in another location: :func:`rechunk` with another compression.
 
     Parameters
     ----------
     url, target : str or path
         As for :func:`rechunk`.
-    compression : str
-        Compression of WKW blocks (``"lz4hc"``, ``"lz4"``, ``"raw"``), or another one that the format of the image has, as for :func:`rechunk`.
+    compression : str, optional
+        Compression of chunks. Default: LZ4HC in WKW, Zstandard in Zarr, gzip in N5. A precomputed volume
+        needs a storage option, such as ``encoding=`` or ``compression=``.
     **options
         As for :func:`rechunk`.
 
@@ -134,7 +135,7 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     Raises
     ------
     BoundsError, ExistsError, FormatError, LockedError, MissingError, ResumeError, UnsupportedError, ValueError
-        As for :func:`rechunk`.
+        As for :func:`rechunk`; also a ValueError for a precomputed volume without a storage option.
 
     Examples
     --------
@@ -147,7 +148,11 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     >>> report.nbytes_out < report.nbytes_in
     True
     """
-    return rechunk(url, target, compression=compression, **options)
+    record = (format_of(url) or default_format()).options
+    names = [name for name, _ in options_of(record)]
+    if compression is None and not record.compressor and all(options.get(name) is None for name in names):
+        raise ValueError(f"{os.fspath(url)}: say how to compress {record.title}, by one of its options: {', '.join(names)}")
+    return rechunk(url, target, compression=compression or record.compressor or None, **options)
 
 
 def _rechunk_levels(

@@ -141,7 +141,7 @@ def rechunk(path: str, target: str | None, **options: Any) -> Any:
 
 @click.command(cls=StorageCommand, short_help="Compress mags that are raw, or compress them better.")
 @_rechunk_options
-@storage_options("lz4hc, all else unchanged")
+@storage_options("LZ4HC in WKW, Zstandard in Zarr, gzip in N5, all else unchanged")
 def compress(path: str, target: str | None, **options: Any) -> Any:
     """Compress mags, in place or at TARGET. Voxel values do not change.
 
@@ -150,5 +150,6 @@ def compress(path: str, target: str | None, **options: Any) -> Any:
       wkwdask compress dataset
       wkwdask compress dataset --layer color --level 9
       wkwdask compress dataset/color/1 elsewhere/color/1 --compression lz4
+      wkwdask compress precomputed://volume --encoding jpeg
     """
-    return partial(wkwdask.rechunk, path, target, **{"compression": "lz4hc", **options})
+    return partial(wkwdask.compress, path, target, **options)

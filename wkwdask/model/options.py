@@ -129,6 +129,8 @@ class StorageOptions:
     """Name of the format in headings."""
     writes_level: ClassVar[bool] = False
     """Whether a write to a part of an existing array can choose the compression level."""
+    compressor: ClassVar[str] = ""
+    """Compression that ``compress`` chooses if none is given, empty if an option must be given."""
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {}
     """Default, smallest and largest level of each compression that has levels."""
 

@@ -19,6 +19,7 @@ class N5Options(StorageOptions):
 
     name: ClassVar[str] = "n5"
     title: ClassVar[str] = "N5"
+    compressor: ClassVar[str] = "gzip"
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {
         "gzip": (-1, -1, 9), "zlib": (-1, -1, 9), "bzip2": (9, 1, 9), "xz": (6, 0, 9), "zstd": (3, 1, 22), "blosc": (5, 0, 9),
     }  # fmt: skip

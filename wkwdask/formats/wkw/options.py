@@ -33,6 +33,7 @@ class WkwOptions(StorageOptions):
     name: ClassVar[str] = "wkw"
     title: ClassVar[str] = "WKW"
     writes_level: ClassVar[bool] = True
+    compressor: ClassVar[str] = "lz4hc"
 
     chunk_shape: Vec3 | None = shape("A block [voxels]: a cube whose edge is a power of two up to 128.", (DEFAULT_BLOCK_LEN,) * 3)
     shard_shape: Vec3 | None = shape(

@@ -19,6 +19,7 @@ class ZarrOptions(StorageOptions):
 
     name: ClassVar[str] = "zarr"
     title: ClassVar[str] = "OME-NGFF"
+    compressor: ClassVar[str] = "zstd"
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {"blosc": (3, 0, 9), "zstd": (3, -7, 22), "gzip": (5, 0, 9)}
 
     chunk_shape: Vec3 | None = shape("A chunk [voxels]. If no storage option is given, the blocks and files of WKW become chunks and shards.", (64, 64, 64))
