@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 from PIL import Image
 from support.commands import run_here
+from support.range_server import range_server
 from verbs.cases import LOWEST, TYPES, Case, components_of, largest_of_windows, other_voxels
 from verbs.forms import FORMS, VOXEL_SIZE, Form
 from verbs.other_readers import expect_by_others
@@ -265,6 +266,7 @@ def write_region(bench):
     changed = bench.case.array.copy()
     Case(changed, bench.case.offset).crop((low, high))[...] = patch
     bench.expect(bench.image, Case(changed, bench.case.offset))
+    return low, high
 
 
 @verb
@@ -277,6 +279,16 @@ def clear_region(bench):
     part[...] = 0
     wkwdask.write(_level(bench, bench.image), None, part, region=(low, high))
     bench.expect(bench.image, Case(changed, low))
+
+
+@verb
+def serve(bench):
+    """A server without listings, after a write into a region: files of other software lie beside ours."""
+    changed = write_region(bench)
+    with range_server(bench.folder) as server:
+        for box in (changed, (bench.case.offset, bench.case.end)):
+            found = wkwdask.read(bench.form.url(server.url, "image"), box, mag=1)
+            np.testing.assert_array_equal(found, wkwdask.read(bench.image, box, mag=1))
 
 
 def _level(bench, url):
@@ -449,9 +461,12 @@ def rm(bench):
 
 @verb
 def convert_to_wkw(bench):
-    bench.expect(bench.image, bench.case)
+    if not bench.form.is_source:
+        bench.expect(bench.image, bench.case)
+    target = f"{bench.root}/converted/image"
     wkwdask.convert(bench.image, f"{bench.root}/converted", layer="image", **bench.voxel_size)
-    bench.expect(f"{bench.root}/converted/image", bench.case)
+    bench.expect(target, bench.as_stored(target, bench.case))
+    assert wkwdask.verify(target).is_sound
 
 
 @verb
@@ -467,6 +482,7 @@ def convert_from_wkw(bench):
     wkwdask.to_wkw(bench.case.array, f"{bench.root}/source/image/1", offset=bench.case.offset, block_len=8, file_len=2)
     wkwdask.convert(f"{bench.root}/source", bench.place, layer="image")
     bench.expect(bench.place, bench.case)
+    assert wkwdask.verify(bench.place).is_sound
 
 
 def _convert_levels(target):

@@ -159,6 +159,46 @@ def _big_endian_index(folder: Path, levels: list[Stored]) -> None:
     _ngff("0.5", chunks=(1, 16, 16, 16), serializer=shards, compressors=None)(folder, levels)
 
 
+def _fletcher(folder: Path, levels: list[Stored]) -> None:
+    from zarr.codecs.numcodecs import Fletcher32
+
+    _ngff("0.5", chunks=_last(8, 8, 8), compressors=[Fletcher32()])(folder, levels)
+
+
+def _hexadecimal_fill_value(folder: Path, levels: list[Stored]) -> None:
+    """Zero as the bytes of a float, as Zarr v3 allows."""
+    _ngff("0.5", "zyx", chunks=(8, 8, 8))(folder, levels)
+    for path in folder.glob("*/zarr.json"):
+        document = json.loads(path.read_text())
+        if document["data_type"] == "float32":
+            path.write_text(json.dumps({**document, "fill_value": "0x00000000"}))
+
+
+def _too_few_axes(folder: Path, levels: list[Stored]) -> None:
+    """Five dimensions and a list of four axes."""
+    _ngff("0.5", "tczyx", chunks=_last(8, 8, 8))(folder, levels)
+    for path in (folder / "zarr.json", *folder.glob("*/zarr.json")):
+        document = json.loads(path.read_text())
+        if "ome" in document["attributes"]:
+            (image,) = document["attributes"]["ome"]["multiscales"]
+            image["axes"] = image["axes"][1:]
+            for dataset in image["datasets"]:
+                for move in dataset["coordinateTransformations"]:
+                    move[move["type"]] = move[move["type"]][1:]
+        document.pop("dimension_names", None)
+        path.write_text(json.dumps(document))
+
+
+def _ratios_of_shapes(folder: Path, levels: list[Stored]) -> None:
+    """Scales as ome-zarr-py derives them: lengths of mag 1 divided by those of the level."""
+    _ngff("0.5", "zyx", chunks=(8, 8, 8))(folder, levels)
+    document = json.loads((folder / "zarr.json").read_text())
+    for dataset, level in zip(document["attributes"]["ome"]["multiscales"][0]["datasets"], levels, strict=True):
+        scale = [edge * whole / n for edge, whole, n in zip(VOXEL_SIZE, levels[0].case.size, level.case.size, strict=True)]
+        dataset["coordinateTransformations"] = [{"type": "scale", "scale": scale[::-1]}]
+    (folder / "zarr.json").write_text(json.dumps(document))
+
+
 # ---------------------------------------------------------------------------- tensorstore
 
 
@@ -224,7 +264,17 @@ def _attributes_of_datasets(levels: list[Stored]) -> dict[str, dict[str, Any]]:
     return {f"s{number}": {"axes": ["x", "y", "z"], "resolution": level.lengths, "units": ["nm"] * 3} for number, level in enumerate(levels)}
 
 
-# ---------------------------------------------------------------------------- cloud-volume, webknossos
+def _attributes_of_paintera(levels: list[Stored]) -> dict[str, dict[str, Any]]:
+    """Paintera: a source with the place of its first voxel [nm]."""
+    offset = [low * edge for low, edge in zip(levels[0].case.offset, VOXEL_SIZE, strict=True)]
+    return {
+        "..": {"painteraData": {"type": "raw"}, "maxNumEntries": -1},
+        "": {"multiScale": True, "resolution": VOXEL_SIZE, "offset": offset},
+        "s0": {"resolution": VOXEL_SIZE, "offset": offset},
+    }
+
+
+# ---------------------------------------------------------------------------- cloud-volume, webknossos, h5py
 
 
 def _cloud_volume(folder: Path, levels: list[Stored]) -> None:
@@ -253,6 +303,35 @@ def _webknossos(folder: Path, levels: list[Stored]) -> None:
         mag.write(level.case.array, absolute_offset=corner, allow_resize=True)
 
 
+def _hdf5(axes: str, attributes: Callable[[Case], dict[str, Any]]) -> Callable[[Path, list[Stored]], None]:
+    """Return the function that writes a dataset of an HDF5 file."""
+
+    def write(place: Path, levels: list[Stored]) -> None:
+        import h5py
+
+        path, _, name = str(place).partition(":/")
+        (level,) = levels
+        stored = [axis for axis in axes if axis != "t"]
+        voxels = level.case.array if "c" in axes else level.case.array[0]
+        voxels = voxels.transpose([("cxyz" if "c" in axes else "xyz").index(axis) for axis in stored])
+        voxels = voxels.reshape([1 if axis == "t" else voxels.shape[stored.index(axis)] for axis in axes])
+        with h5py.File(path, "w") as file:
+            file.create_dataset(name, data=voxels, chunks=True, compression="gzip").attrs.update(attributes(level.case))
+
+    return write
+
+
+def _axistags(axes: str) -> Callable[[Case], dict[str, Any]]:
+    """Return the attribute with which ilastik and vigra name axes."""
+    flags = {"c": 1, "t": 8}
+    tags = [{"key": axis, "typeFlags": flags.get(axis, 2), "resolution": 0, "description": ""} for axis in axes]
+    return lambda _: {"axistags": json.dumps({"axes": tags})}
+
+
+def _attributes_of_cremi(case: Case) -> dict[str, Any]:
+    return {"resolution": VOXEL_SIZE[::-1], "offset": [low * edge for low, edge in zip(case.offset, VOXEL_SIZE, strict=True)][::-1]}
+
+
 _ZARR = {"engine": "ngff", "needs": "zarr"}
 _NGFF = "zarr://{folder}/{name}.ome.zarr"
 _VOLUME = {"engine": "precomputed", "needs": "tensorstore"}
@@ -260,6 +339,7 @@ _N5 = {"engine": "n5", "needs": "tensorstore", "finest": "/s0"}
 _GROUP = "n5://{folder}/volume.n5/{name}"
 _SHARDS = {"other_files": {"shard_shape": (8, 16, 32)}}
 _ONLY_ZARR = {"unread_by": ("tensorstore",)}
+_HDF5 = {"engine": "wkw", "needs": "h5py", "is_source": True}
 _CHANNELS = (3, 21, 17, 13)
 
 FOREIGN = (
@@ -277,6 +357,8 @@ FOREIGN = (
     _form("nested-shards", _NGFF, _nested_shards, **_ZARR, chunk_shape=(8, 16, 16)),
     _form("transposed-shards", _NGFF, _transposed_shards, **_ZARR, chunk_shape=(16, 16, 16)),
     _form("big-endian-index", _NGFF, _big_endian_index, **_ZARR),
+    _form("fletcher32", _NGFF, _fletcher, **_ZARR, **_ONLY_ZARR),
+    _form("hexadecimal-fill-value", _NGFF, _hexadecimal_fill_value, **_ZARR, **_ONLY_ZARR, dtype="float32"),
     # N5 without `multiscales`
     _form("n5-bare", _GROUP, _n5("s{}", lambda _: {}), **_N5, states_voxel_size=False),
     _form("n5-viewer", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5, levels=("8-8-4",)),
@@ -285,6 +367,7 @@ FOREIGN = (
     ),
     _form("n5-tensorstore", _GROUP, _n5("s{}", _attributes_of_datasets), **_N5, levels=("8-8-4",)),
     _form("n5-bare-levels", _GROUP, _n5("s{}", lambda _: {}), **_N5, states_voxel_size=False, levels=("4-4-4",)),
+    _form("paintera", "n5://{folder}/{name}.n5/volume/data", _n5("s{}", _attributes_of_paintera), **_N5, offset=(5, 3, 2)),
     _form("n5-viewer-single", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5),
     _form("big-data-viewer-single", "n5://{folder}/{name}.n5/setup0/timepoint0", _n5("s{}", _attributes_of_big_data_viewer), **_N5),
     _form("n5-tensorstore-single", _GROUP, _n5("s{}", _attributes_of_datasets), **_N5),
@@ -295,6 +378,7 @@ FOREIGN = (
     # levels and chunks
     _form("rounded-down", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, levels=("8-8-4",), rounds_down=True),
     _form("rounded-down-scales", "precomputed://{folder}/{name}", _scales(coarse_first=False), **_VOLUME, levels=("8-8-4",), rounds_down=True),
+    _form("ratios-of-shapes", _NGFF, _ratios_of_shapes, **_ZARR, levels=("4-4-4",), rounds_down=True, shape=(1, 45, 37, 29)),
     _form(
         "shards-of-three", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8), shards=(24, 24, 24)),
         **_ZARR, other_files={"shard_shape": (8, 16, 32)}, shape=(1, 37, 30, 26),
@@ -302,6 +386,11 @@ FOREIGN = (
     # types
     _form("float16", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, dtype="float16", cast="float32"),
     _form("bool", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, dtype="bool", cast="uint8"),
+    # axes
+    _form("too-few-axes", _NGFF, _too_few_axes, **_ZARR),
+    _form("ilastik", "{folder}/{name}.h5:/exported_data", _hdf5("zyxc", _axistags("zyxc")), **_HDF5, shape=_CHANNELS, states_voxel_size=False),
+    _form("ilastik-time", "{folder}/{name}.h5:/exported_data", _hdf5("txyzc", _axistags("txyzc")), **_HDF5, shape=_CHANNELS, states_voxel_size=False),
+    _form("cremi", "{folder}/{name}.h5:/volumes/raw", _hdf5("zyx", _attributes_of_cremi), **_HDF5, offset=(5, 3, 2)),
     # datasets
     _form(
         "webknossos", "{folder}/dataset/{name}", _webknossos, "wkw", needs="webknossos", finest="/1", shape=(3, 21, 17, 13), dtype="uint8", offset=(5, 3, 2),

@@ -54,6 +54,8 @@ class Form:
     """Translation for a copy: a multiple of every mag."""
     states_voxel_size: bool = True
     """Whether the documents state the voxel size."""
+    is_source: bool = False
+    """Whether only jobs with a target read it."""
     cast: str | None = None
     """Type of the voxels in formats that do not store their own; None where all formats do."""
     unread_by: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ EMPTY = {name: EMPTY.get(name, frozenset()).union(*(forms for verbs, forms in _S
 """Cells without a test."""
 
 
-NEEDS_FILES = frozenset({"zarr_in_place", *(name for name in VERBS if name.startswith("convert_levels"))})
+NEEDS_FILES = frozenset({"zarr_in_place", "serve", *(name for name in VERBS if name.startswith("convert_levels"))})
 """Verbs that need a path on a file system, since zarr-python opens the files itself; conversions have tests in memory without levels."""
 
 
