@@ -14,6 +14,9 @@ from support.commands import run_here
 from support.inside import last_jobs_of, submitted_to
 
 import wkwdask
+from wkwdask.errors import BatchError
+from wkwdask.store import slurm
+from wkwdask.store.cores import slurm_cores
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,51 @@ def test_options_of_the_user_reach_sbatch(sbatch_calls, ds, tmp_path):
     assert "--partition=short" in array
     assert "--partition=short" in after
     assert "100%%" in " ".join(array)
+
+
+def test_at_once_limits_the_elements_that_run(sbatch_calls, ds):
+    result = run_here("submit", "pyramid", ds, "--layer", "color", "--cluster", "slurm-array", "--at-once", "2")
+    assert result.returncode == 0, result.stderr
+    assert "--array=0-0%2" in sbatch_calls()[0]
+    assert run_here("submit", "pyramid", ds, "--layer", "other", "--cluster", "slurm-array").returncode == 0
+    assert "--array=0-0" in sbatch_calls()[2]
+
+
+def test_waiting_goes_on_while_the_controller_is_away(monkeypatch):
+    away = BatchError("squeue: Unable to contact slurm controller")
+    answers = [{"RUNNING": 1}, away, away, {"RUNNING": 1}, away, {"COMPLETED": 1}]
+
+    def count_states(number):
+        assert number == "7"
+        answer = answers.pop(0)
+        if isinstance(answer, BatchError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(slurm, "count_states", count_states)
+    monkeypatch.setattr(slurm, "_POLL_SECONDS", 0)
+    told = []
+    assert slurm.wait_for_end("7", told.append) == "COMPLETED"
+    assert told == ["squeue: Unable to contact slurm controller; still waiting for job 7"] * 2  # once for each time
+    answers += [away]
+    monkeypatch.setattr(slurm, "_AWAY_SECONDS", -1)
+    with pytest.raises(BatchError, match="Unable to contact"):
+        slurm.wait_for_end("7", told.append)
+
+
+@pytest.mark.parametrize(
+    ("variables", "cores"),
+    [
+        ({}, None),
+        ({"SLURM_CPUS_PER_TASK": "3", "SLURM_JOB_CPUS_PER_NODE": "16"}, 3),
+        ({"SLURM_JOB_CPUS_PER_NODE": "16"}, 16),
+        ({"SLURM_JOB_CPUS_PER_NODE": "16(x3),8", "SLURM_NODEID": "3"}, 8),
+        ({"SLURM_JOB_CPUS_PER_NODE": "16", "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, 4),
+        ({"SLURM_JOB_CPUS_PER_NODE": "many"}, None),
+    ],
+)
+def test_cores_that_slurm_gives(variables, cores):
+    assert slurm_cores(variables) == cores
 
 
 def batch_of(layer):

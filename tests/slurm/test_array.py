@@ -51,6 +51,7 @@ def test_the_work_of_a_lost_element_is_done_by_others(slurm, ds, pyramid, capsys
     slurm.run("scontrol", "update", f"jobid={jobs[1]}", "StartTime=now")
     state, printed = finished(slurm, jobs)
     assert state == "COMPLETED", printed
+    assert "1 element did not complete: this job does the rest of their work" in printed
     assert element_states(slurm, jobs[0]) == {"COMPLETED": 2}  # SLURM lists no element that never started
     assert contents(ds) == pyramid
     assert not leftovers(ds)

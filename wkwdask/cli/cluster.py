@@ -136,6 +136,7 @@ def probe(folder: str, token: str, output: str) -> None:
 @click.option(
     "--cpus", type=click.IntRange(1), help="Cores of each element, which is also the number of its parallel tasks. Default: as in the script, else 1."
 )
+@click.option("--at-once", type=click.IntRange(1), metavar="N", help="Largest number of elements that run at the same time.")
 @click.option("--walltime", metavar="HH:MM:SS", help="Time limit of each element. Default: as in the script, else estimated from the plan.")
 @click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as in the script, else estimated from the plan.")
 @click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='More options of sbatch, such as "--partition=short --nodes=2".')
@@ -164,12 +165,12 @@ def submit(
     _check_options(loaded.text, options["options"])
     logs = abspath(logs)
     if loaded.kind == "allocation":
-        if memory or options["elements"] or options["cpus"]:
-            raise click.UsageError("--elements, --cpus and --memory are for job arrays; edit the script of an allocation, or use --sbatch")
+        if memory or options["elements"] or options["cpus"] or options["at_once"]:
+            raise click.UsageError("--elements, --at-once, --cpus and --memory are for job arrays; edit the script of an allocation, or use --sbatch")
         asked = [] if walltime is None else [f"--time={walltime}"]
         ended = _submit_allocation(loaded, (verb, *arguments), logs, [*asked, *options["options"]], wait=wait)
     elif loaded.kind == "array":
-        size = ArraySize(options["elements"], options["cpus"], None if walltime is None else _seconds(walltime), _nbytes(memory))
+        size = ArraySize(options["elements"], options["cpus"], None if walltime is None else _seconds(walltime), _nbytes(memory), options["at_once"])
         ended = _submit_array(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
     else:
         raise click.UsageError(
@@ -200,7 +201,7 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
     asked = [f"--job-name=wkwdask-{verb}", f"--output={logs}/{verb}-%j.log", *options]
     number = submit_job(str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd())
     click.echo(f"job {number}; output in {logs}/{verb}-{number}.log")
-    return not wait or wait_for_end(number) == "COMPLETED"
+    return not wait or wait_for_end(number, partial(click.echo, err=True)) == "COMPLETED"
 
 
 def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
@@ -216,7 +217,7 @@ def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False)
             click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
     except HandedToSlurm as submission:
         _print_submission(submission)
-        return not wait or wait_for_batch(submission.root, submission.batch)
+        return not wait or wait_for_batch(submission.root, submission.batch, partial(click.echo, err=True))
     return True
 
 
@@ -254,6 +255,7 @@ def batch_finish(root: str, again: str) -> None:
     this job after it had published its result, the folder is gone, and the command continues with its next step.
     """
     from wkwdask.runs.batch_file import Batch, read_batch
+    from wkwdask.runs.report import counted
     from wkwdask.store.slurm import count_states, describe_states
 
     before = read_batch(root)
@@ -263,7 +265,11 @@ def batch_finish(root: str, again: str) -> None:
     batch = replace(Batch.from_json(json.loads(again)), rounds=() if before is None else before.rounds)
     with contextlib.suppress(BatchError):  # the states are only information
         for last in batch.rounds[-1:]:
-            click.echo(f"array {last.array}: {describe_states(count_states(last.array))}")
+            states = count_states(last.array)
+            click.echo(f"array {last.array}: {describe_states(states)}")
+            failed = last.elements - states.get("COMPLETED", 0)  # SLURM lists no element that never started
+            if states and failed:
+                click.echo(f"{counted(failed, 'element')} did not complete: this job does the rest of their work, or submits it again; see {batch.logs}")
     _submit_array(batch, _resuming(batch.arguments))
 
 

@@ -119,10 +119,11 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
     program, verb = (sys.executable, "-m", "wkwdask"), batch.arguments[0]
     command = json.dumps(replace(batch, rounds=()).to_json())
     elements = sizes[0].elements or 1
+    at_once = "" if sizes[0].at_once is None else f"%{sizes[0].at_once}"
     array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)  # the last of equal options wins
     submitted: list[str] = []
     with _cancelled_together(submitted):
-        array += [f"--array=0-{elements - 1}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
+        array += [f"--array=0-{elements - 1}{at_once}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
         submitted.append(submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder))
         finish += [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log"]
         submitted.append(submit_job(script, [*program, "batch-finish", root, command], finish, batch.folder))

@@ -48,6 +48,8 @@ class ArraySize:
     """Walltime of an element."""
     memory_nbytes: int | None = None
     """Memory of an element [bytes]."""
+    at_once: int | None = None
+    """Largest number of elements that run at the same time, None for any."""
 
     def __str__(self) -> str:
         parts = [] if self.seconds is None else [f"walltime {format_walltime(self.seconds)}"]

@@ -23,7 +23,7 @@ from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_q
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from wkwdask.runs.batch_file import Batch
     from wkwdask.runs.progress import Failure
@@ -181,17 +181,17 @@ def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
         return {}
 
 
-def wait_for_batch(root: str, batch: Batch) -> bool:
-    """Wait for the last SLURM job of a submitted command; return whether the command succeeded."""
+def wait_for_batch(root: str, batch: Batch, report: Callable[[str], None]) -> bool:
+    """Wait for the last SLURM job of a submitted command; return whether the command succeeded. ``report`` gets what happens meanwhile."""
     # A finish job may submit another round, and a command may run several jobs one after the other. So after each end, look for a running job of the same
     # command and wait for its last round.
     dataset = dirname(dirname(root))
     ended, last = "", batch.rounds[-1].finish
     while last != ended:
-        ended, state = last, wait_for_end(last)
+        ended, state = last, wait_for_end(last, report)
         same = [job for job in jobs_of(dataset) if job.batch is not None and job.batch.arguments == batch.arguments]
         last = next((job.batch.rounds[-1].finish for job in same if job.batch is not None and job.is_running), ended)
-    return state == "COMPLETED" and not same
+    return state in ("COMPLETED", "") and not same  # SLURM may have forgotten a job that published its result
 
 
 def _start_time(job: FoundJob, entries: list[dict[str, Any]]) -> float:

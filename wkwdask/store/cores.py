@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import re
 import sys
 import threading
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _CGROUP_V1 = "/sys/fs/cgroup/cpu"
 _CGROUP_V2 = "/sys/fs/cgroup"
@@ -19,8 +23,40 @@ _is_forked = False
 def available_cores() -> int:
     """Return the number of cores that affinity, cgroup and SLURM leave to this process."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return max(1, min(affinity, _cgroup_cores(), int(slurm) if slurm.isdecimal() else affinity))
+    slurm = slurm_cores(os.environ)
+    return max(1, min(affinity, _cgroup_cores(), affinity if slurm is None else slurm))
+
+
+def slurm_cores(variables: Mapping[str, str]) -> int | None:
+    """Return the cores that SLURM gives to this task, None outside of SLURM.
+
+    Without ``--cpus-per-task``, the tasks of a step share the cores of their node. A batch script has all of them.
+
+    Examples
+    --------
+    >>> slurm_cores({"SLURM_JOB_CPUS_PER_NODE": "16(x2),8", "SLURM_NODEID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "1,1,4"})
+    2
+    """
+    per_task = variables.get("SLURM_CPUS_PER_TASK", "")
+    if per_task.isdecimal():
+        return int(per_task)
+    node = variables.get("SLURM_NODEID", "0")
+    cores = _of_node(variables.get("SLURM_JOB_CPUS_PER_NODE", ""), node)
+    tasks = _of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node) if "SLURM_STEP_ID" in variables else 1
+    return None if cores is None else max(1, cores // (tasks or 1))
+
+
+def _of_node(counts: str, node: str) -> int | None:
+    """Return the count of one node in a list such as ``16(x2),8``; None for other text."""
+    parts = [re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part) for part in counts.split(",")]
+    last = 0
+    for part in parts:
+        if part is None or not node.isdecimal():
+            return None
+        last += int(part[2] or 1)
+        if int(node) < last:
+            return int(part[1])
+    return None
 
 
 def reading_threads() -> int:

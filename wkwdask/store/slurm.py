@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import BatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _ANSWER_SECONDS = 60
 _POLL_SECONDS = 5.0
+_AWAY_SECONDS = 1800.0
 END_STATES = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"))
 """States of jobs that have ended, sacct(1), "JOB STATE CODES"."""
 _UNKNOWN_JOB = "Invalid job id"
@@ -112,11 +113,27 @@ def is_in_queue(number: str) -> bool:
     return not count_states(number).keys() <= END_STATES
 
 
-def wait_for_end(number: str) -> str:
-    """Wait until a job has ended and return its state, such as COMPLETED; empty if SLURM has forgotten it."""
-    while is_in_queue(number):
+def wait_for_end(number: str, report: Callable[[str], None]) -> str:
+    """Wait until a job has ended and return its state, such as COMPLETED; empty if SLURM has forgotten it.
+
+    The job goes on while the controller is away, so this waits on and reports the first failed query. Raises BatchError after half an hour without an answer.
+    """
+    last_answer = time.monotonic()
+    is_reported = False
+    while True:
+        try:
+            states = count_states(number)
+        except BatchError as error:
+            if time.monotonic() - last_answer > _AWAY_SECONDS:
+                raise
+            if not is_reported:
+                report(f"{error}; still waiting for job {number}")
+            is_reported = True
+        else:
+            if states.keys() <= END_STATES:
+                return next(iter(states), "")
+            last_answer, is_reported = time.monotonic(), False
         time.sleep(_POLL_SECONDS)
-    return next(iter(count_states(number)), "")
 
 
 def describe_states(states: dict[str, int]) -> str:
