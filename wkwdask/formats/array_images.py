@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.formats.identity import OneFileIdentity, read_record_state
 from wkwdask.model.image import Image, Level, ResolvedUrl
-from wkwdask.model.levels import is_number, length_nm, ratio_of
+from wkwdask.model.levels import finest_first, is_number, length_nm, ratio_of
 from wkwdask.model.naming import OneFile
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store.paths import split
@@ -108,9 +108,11 @@ def array_in_file(path: str, inside: str, grid: ChunkGrid, layout: ShardLayout, 
 
 def array_image(format_name: str, folder: str, name: str, levels: Sequence[Level], key: str | None = None, category: str | None = None) -> Image:
     """Return the image of arrays of the same voxels at several mags; a single array has an empty key."""
-    sizes = ((level.lengths_nm, level.mag) for level in levels if not level.problem)
+    ordered = [levels[n] for n in finest_first([None if level.mag is None else level.mag.factors for level in levels])]
+    ordered = [*(level for level in ordered if not level.problem), *(level for level in ordered if level.problem)]
+    sizes = ((level.lengths_nm, level.mag) for level in ordered if not level.problem)
     voxel_size = next((ratio_of(lengths, mag.factors) for lengths, mag in sizes if lengths is not None and mag is not None), None)
-    return Image(format_name, folder, name, lambda: levels, key, category, voxel_size)
+    return Image(format_name, folder, name, lambda: ordered, key, category, voxel_size)
 
 
 def resolved_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> ResolvedUrl:

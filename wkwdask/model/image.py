@@ -136,8 +136,8 @@ class Image:
         else:
             mag = mag_or_key(level)
             chosen = next((candidate for candidate in self.levels if candidate.mag == mag and not candidate.problem), None)
-            chosen = chosen or next((candidate for candidate in self.levels if candidate.key == str(level)), None)
             chosen = chosen or next((candidate for candidate in self.levels if candidate.mag == mag), None)  # unusable: opening it raises its error
+            chosen = chosen or next((candidate for candidate in self.levels if candidate.key == str(level)), None)
         if chosen is None:
             what = f"{self.noun} at all" if level is None else f"mag {level}" if self.noun == "mag" else f"mag or {self.noun} {level}"
             raise MissingError(f"{self.folder}: no {what}; there are {', '.join(map(_describe, self.levels)) or 'none'}")

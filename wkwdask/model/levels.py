@@ -101,6 +101,23 @@ def lengths_in(mag: Mag, size: Sequence[float]) -> Lengths:
     return x, y, z
 
 
+def finest_first(sizes: Sequence[Sequence[float] | None]) -> list[int]:
+    """Return the indexes of levels by the volume of their voxels, finest first.
+
+    Equal ones keep their order. A level of unknown size stays behind the one listed before it.
+
+    Examples
+    --------
+    >>> finest_first([(16, 16, 40), None, (8, 8, 40)])
+    [2, 0, 1]
+    """
+    keys = [-math.inf]
+    for size in sizes:
+        # Lengths are often rounded, which must not order levels of the same size.
+        keys.append(keys[-1] if size is None or min(size) <= 0 else round(sum(map(math.log2, size)), 2))
+    return sorted(range(len(sizes)), key=lambda n: keys[n + 1])
+
+
 def mag_from_ratio(ratio: Sequence[float] | None) -> Mag | None:
     """Convert a ratio of voxel sizes to a mag, None if it is not close to powers of two.
 
@@ -114,6 +131,20 @@ def mag_from_ratio(ratio: Sequence[float] | None) -> Mag | None:
     with contextlib.suppress(ValueError):
         return Mag.parse([round(factor) for factor in ratio])
     return None
+
+
+def base_level(sizes: Sequence[Lengths | None], are_readable: Sequence[bool]) -> int:
+    """Return the index of the level from which mags count: the finest one that an image lists, readable or not.
+
+    An unreadable level whose voxels do not divide those of the finest readable level does not count.
+    """
+    order = finest_first(sizes)
+    readable = next((sizes[n] for n in order if are_readable[n]), None)
+    for n in order:
+        size = sizes[n]
+        if are_readable[n] or size is None or readable is None or mag_from_ratio(ratio_of(readable, size)) is not None:
+            return n
+    return order[0]
 
 
 def offset_from_centre(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:

@@ -205,9 +205,11 @@ def test_any_text(text):
 
 
 def test_mags():
-    resolutions = ([11.24, 11.24, 28], [22.48, 22.479, 28], [44.96, 44.96, 56], [33.72, 33.72, 28], [5.62, 5.62, 28], [1e-300, 1, 1], [11.24, 11.24, 28.2])
+    resolutions = ([11.24, 11.24, 28], [22.48, 22.479, 28], [44.96, 44.96, 56], [33.72, 33.72, 28], [5.62, 112.4, 280], [11.24, 11.24, 28.2])
     info = _parsed({"scales": [{**ENTRY, "key": str(n), "resolution": resolution} for n, resolution in enumerate(resolutions)]})
-    assert _mags(info) == (Mag(1, 1, 1), Mag(2, 2, 1), Mag(4, 4, 2), None, None, None, None)
+    assert {scale.key: mag_of(info, scale) for scale in info.scales} == {
+        "0": Mag(1, 1, 1), "1": Mag(2, 2, 1), "2": Mag(4, 4, 2), "3": None, "4": None, "5": None,
+    }  # fmt: skip
     assert _image(info).find("4-4-2").key == "2"
     assert _image(info).find("3").details.index == 3
     assert _mags(_parsed({"scales": []})) == ()

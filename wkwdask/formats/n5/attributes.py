@@ -18,7 +18,7 @@ from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, place_fault, xyz_values
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
-from wkwdask.model.levels import mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.model.levels import base_level, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -220,26 +220,39 @@ def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str
     return {**merged, **own}
 
 
-def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[ArrayGeometry | UnsupportedError]:
-    """Return the geometry of each level relative to the first level with supported axes; an error for a level with others."""
-    geometries: list[ArrayGeometry | UnsupportedError] = []
-    base: LevelMetadata | None = None
-    for name, dataset, attributes in levels:
+def place_levels(
+    levels: Sequence[tuple[str, N5Dataset | None, Mapping[str, Any]]], group: Mapping[str, Any], source: str
+) -> list[ArrayGeometry | UnsupportedError]:
+    """Return the geometry of each level; an error for a level with unsupported axes.
+
+    A dataset is None if it cannot be read. Mags count from the finest level, readable or not.
+    """
+    errors: dict[int, UnsupportedError] = {}
+    parsed = []
+    for n, (name, dataset, attributes) in enumerate(levels):
         try:
-            level = LevelMetadata.of(name, dataset, attributes, group, source)
+            parsed.append(LevelMetadata.of(name, dataset, attributes, group, source))
         except UnsupportedError as error:
-            geometries.append(error)
-            continue
-        base = base or level
-        geometries.append(level.geometry(base))
-    return geometries
+            errors[n] = error
+            parsed.append(LevelMetadata.of(name, None, attributes, group, source))
+    base = parsed[base_level(level_sizes(parsed), [level.dataset is not None for level in parsed])]
+    return [errors[n] if n in errors else level.geometry(base) for n, level in enumerate(parsed)]
+
+
+def level_sizes(levels: Sequence[LevelMetadata]) -> list[Lengths | None]:
+    """Return comparable voxel sizes of levels by what all state: their voxel sizes, else their factors, else their shapes."""
+    sizes = [level.voxel_size for level in levels]
+    if None in sizes and any(level.factors for level in levels):
+        sizes = [level.factors or (1.0, 1.0, 1.0) for level in levels]
+    return [level.relative_size for level in levels] if None in sizes else sizes
 
 
 @dataclass(frozen=True, slots=True)
 class LevelMetadata:
     """Size and place of a level, as its attributes state them."""
 
-    dataset: N5Dataset
+    dataset: N5Dataset | None
+    """None if it cannot be read."""
     letters: str
     lengths_nm: Lengths | None
     factors: Lengths | None
@@ -247,16 +260,31 @@ class LevelMetadata:
     """Voxel size and centre of the first voxel [nm]."""
 
     @classmethod
-    def of(cls, name: str, dataset: N5Dataset, attributes: Mapping[str, Any], group: Mapping[str, Any], source: str) -> LevelMetadata:
+    def of(cls, name: str, dataset: N5Dataset | None, attributes: Mapping[str, Any], group: Mapping[str, Any], source: str) -> LevelMetadata:
         """Parse the attributes of a level and its group; raises UnsupportedError for other axes."""
-        letters = axes_of(dataset, attributes, f"{source}/{name}" if name else source)
-        factors = level_factors(dataset.document, group, name, letters)
+        letters = "xyz" if dataset is None else axes_of(dataset, attributes, f"{source}/{name}" if name else source)
+        factors = level_factors({} if dataset is None else dataset.document, group, name, letters)
         return cls(dataset, letters, voxel_lengths_nm(attributes, letters), factors, _parse_transform(attributes))
 
     @property
-    def size(self) -> tuple[int, int, int]:
-        """Voxels along x, y, z."""
+    def size(self) -> tuple[int, int, int] | None:
+        """Voxels along x, y, z; None if the dataset cannot be read."""
+        if self.dataset is None:
+            return None
         x, y, z = (self.dataset.dimensions[self.letters.index(letter)] if letter in self.letters else 1 for letter in "xyz")
+        return x, y, z
+
+    @property
+    def voxel_size(self) -> Lengths | None:
+        """Voxel size that ``transform`` states [nm]."""
+        return None if self.transform is None else self.transform[0]
+
+    @property
+    def relative_size(self) -> Lengths | None:
+        """Voxel size in relation to the other levels, by the shape."""
+        if self.size is None:
+            return None
+        x, y, z = (1 / max(1, n) for n in self.size)
         return x, y, z
 
     def place_faults(self, base: LevelMetadata) -> Iterator[tuple[str, str, str]]:
@@ -270,7 +298,8 @@ class LevelMetadata:
         else:
             return
         for n, axis in enumerate("xyz"):
-            fault = place_fault(*((level.size[n], scale[n], shift[n]) for level, scale, shift in zip(levels, scales, shifts, strict=True)))
+            places = zip(levels, scales, shifts, strict=True)
+            fault = place_fault(*((level.size[n], scale[n], shift[n]) for level, scale, shift in places if level.size is not None))
             if fault is not None and axis in self.letters:
                 kind, found, expected = fault
                 yield kind, f"{found} along {axis}", expected
@@ -281,12 +310,14 @@ class LevelMetadata:
             ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])
         elif self.factors is not None:
             ratio = ratio_of(self.factors, base.factors or (1.0, 1.0, 1.0))
+        elif base.size is None or self.size is None:
+            ratio = None
         else:
             guess = guess_ratio(base.size, self.size)
             ratio = guess if min(guess) >= 1 else None
         # the voxel size of the finest level times the ratio, so that mags and voxel sizes agree
         lengths = None if base.lengths_nm is None or ratio is None else scale_lengths(base.lengths_nm, ratio)
         offset = (0, 0, 0)
-        if self.transform is not None and base.transform is not None and ratio is not None:
-            offset = offset_from_centre(self.transform[1], base.transform[0], ratio)
+        if self.transform is not None and ratio is not None:
+            offset = offset_from_centre(self.transform[1], base.voxel_size or ratio_of(self.transform[0], ratio), ratio)
         return ArrayGeometry(self.letters, mag_from_ratio(ratio), lengths, offset)

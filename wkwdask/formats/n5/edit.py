@@ -20,6 +20,7 @@ from wkwdask.formats.n5.array import read_attributes
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION, N5Dataset, level_number
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json
+from wkwdask.model.levels import finest_first, is_number
 from wkwdask.store import files
 from wkwdask.store.locks import lock_holder, update_json
 from wkwdask.store.paths import dirname
@@ -121,7 +122,8 @@ def with_level(group: dict[str, Any], name: str, num_axes: int, geometry: LevelG
         image = {"name": "", "datasets": []}
         changed["multiscales"] = [image]
     entries = [entry for entry in image["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
-    image["datasets"] = sorted([*entries, {"path": name, "transform": geometry.transform(num_axes)}], key=_voxel_extent)
+    entries.append({"path": name, "transform": geometry.transform(num_axes)})
+    image["datasets"] = [entries[n] for n in finest_first(list(map(_voxel_size, entries)))]
     changed["axes"] = new_axis_names(num_axes)
     if geometry.base_lengths_nm is not None:
         changed["pixelResolution"] = _resolution(geometry.base_lengths_nm, num_axes)
@@ -154,12 +156,13 @@ def _find_image(group: dict[str, Any]) -> dict[str, Any] | None:
     return image if isinstance(image, dict) and isinstance(image.get("datasets"), list) else None
 
 
-def _voxel_extent(entry: dict[str, Any]) -> float:
-    """Return the sort key of levels in ``multiscales``: the sum of the edge lengths of a voxel."""
+def _voxel_size(entry: dict[str, Any]) -> list[float] | None:
+    """Return the size of a voxel of a level in ``multiscales``, None if it is not stated."""
     try:
-        return float(sum(entry["transform"]["scale"]))
-    except (KeyError, TypeError, ValueError):
-        return 0.0
+        scale = entry["transform"]["scale"]
+        return list(scale) if all(map(is_number, scale)) else None
+    except (KeyError, TypeError):
+        return None
 
 
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

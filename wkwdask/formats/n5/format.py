@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import CorruptError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.n5.attributes import FILE_NAME, level_names
+from wkwdask.formats.n5.attributes import FILE_NAME, level_names, level_sizes
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
 from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, group_levels, is_n5
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
 from wkwdask.model.faults import Fault
+from wkwdask.model.levels import finest_first
 from wkwdask.model.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
@@ -72,10 +73,14 @@ class N5Format(ArrayFormat):
         for name in listed:
             if not files.isfile(f"{folder}/{name}/{FILE_NAME}"):
                 yield Fault("level.missing", f"{folder}/{name}", f"no {FILE_NAME}", f"a dataset, as {folder}/{FILE_NAME} states")
-        for name, level in levels[1:]:
-            document = level.dataset.document
-            path = f"{folder}/{name}/{FILE_NAME}" if {"transform", "downsamplingFactors"} & document.keys() else f"{folder}/{FILE_NAME}"
-            for kind, found, expected in level.place_faults(levels[0][1]):
+        order = finest_first(level_sizes([level for _, level in levels]))
+        names, expected_names = ", ".join(name for name, _ in levels), ", ".join(levels[n][0] for n in order)
+        if listed and names != expected_names:
+            yield Fault("image.order", f"{folder}/{FILE_NAME}", f"datasets {names}", f"{expected_names}, by their voxel sizes")
+        for name, level in (levels[n] for n in order[1:]):
+            stated = {} if level.dataset is None else level.dataset.document
+            path = f"{folder}/{name}/{FILE_NAME}" if {"transform", "downsamplingFactors"} & stated.keys() else f"{folder}/{FILE_NAME}"
+            for kind, found, expected in level.place_faults(levels[order[0]][1]):
                 yield Fault(kind, path, f"{name}: {found}", expected)
 
     def why_not_replaceable(self, folder: str) -> str:

@@ -8,12 +8,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
 from wkwdask.formats.array_images import array_image, array_level
 from wkwdask.formats.n5.array import n5_array, read_attributes, read_documents
 from wkwdask.formats.n5.attributes import (
     FILE_NAME,
     LevelMetadata,
+    N5Dataset,
     axis_names,
     group_factors,
     is_dataset,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
 
@@ -105,35 +105,30 @@ def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Ima
         layer = _group_image(above, read_attributes(above) or {}, basename(folder), {name: document})
         if layer is not None and any(level.key == name for level in layer.levels):
             return replace(layer, key=name)
-    dataset = parse_dataset(document, store.path_of(FILE_NAME))
-    return _image_from_datasets(store, [("", dataset)], {}, {}, name)
+    return _image_from_datasets(store, [("", parse_dataset(document, store.path_of(FILE_NAME)))], {}, name)
 
 
 def _group_image(store: Store, group: dict[str, Any], name: str, known: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Image | None:
     """Return the image of a group with levels, or None. A level that cannot be read keeps its error; if none can be read, the first error is raised."""
-    datasets: list[tuple[str, N5Dataset]] = []
-    broken: dict[str, FormatError | UnsupportedError] = {}
+    datasets: list[tuple[str, N5Dataset | WkwDaskError]] = []
     for level, document in _level_documents(store, group, known):
-        if isinstance(document, FormatError):
-            broken[level] = document
-            continue
-        if not is_dataset(document):
-            continue
-        try:
-            datasets.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
-        except (FormatError, UnsupportedError) as error:
-            broken[level] = error
-    if not datasets and broken:
-        raise next(iter(broken.values()))
-    return _image_from_datasets(store, datasets, group, broken, name) if datasets else None
+        if isinstance(document, WkwDaskError):
+            datasets.append((level, document))
+        elif is_dataset(document):
+            try:
+                datasets.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
+            except (FormatError, UnsupportedError) as error:
+                datasets.append((level, error))
+    if all(isinstance(dataset, MissingError) for _, dataset in datasets):  # the levels of a removal that was killed, or none at all
+        return None
+    return _image_from_datasets(store, datasets, group, name)
 
 
-def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any] | FormatError]]:
-    """Yield the attributes of levels, finest first, or their error: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
+def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any] | WkwDaskError]]:
+    """Yield the attributes of levels in their order, or their error: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
     # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up to the first missing number.
-    listed, count = level_names(group), len(group_factors(group))
-    if not listed and store.is_local:
-        listed = _level_folders(store.url)
+    stated, count = level_names(group), len(group_factors(group))
+    listed = stated or (_level_folders(store.url) if store.is_local else [])
     names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MAX_LEVELS)]
     at_once, read = 1 if store.is_local else _LEVELS_AT_ONCE, dict[str, bytes | None]()
     for n, name in enumerate(names):
@@ -149,16 +144,18 @@ def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, di
         if document is not None:
             store = with_witness(store, f"{name}/{FILE_NAME}")
             yield name, document
+        elif name in stated:
+            yield name, MissingError(f"{store.path_of(name)}: not found, though the image lists it")
         elif not listed and not count:
             return
 
 
 def group_levels(store: Store) -> Iterator[tuple[str, LevelMetadata]]:
-    """Yield the names of the readable levels of a group, finest first, and what their attributes state."""
+    """Yield the names of the readable levels of a group in their order, and what their attributes state."""
     group = read_attributes(store) or {}
     attributes = {**_inherited(store), **group}
     for name, document in _level_documents(store, group, {}):
-        if isinstance(document, FormatError) or not is_dataset(document):
+        if isinstance(document, WkwDaskError) or not is_dataset(document):
             continue
         with contextlib.suppress(FormatError, UnsupportedError):
             dataset = parse_dataset(document, store.path_of(f"{name}/{FILE_NAME}"))
@@ -173,22 +170,23 @@ def _level_folders(folder: str) -> list[str]:
     return [name for _, name in sorted((number, name) for number, name in numbers if number is not None)]
 
 
-def _image_from_datasets(
-    store: Store, datasets: list[tuple[str, N5Dataset]], group: dict[str, Any], broken: dict[str, FormatError | UnsupportedError], name: str
-) -> Image:
+def _image_from_datasets(store: Store, datasets: Sequence[tuple[str, N5Dataset | WkwDaskError]], group: dict[str, Any], name: str) -> Image:
+    """Return the image of datasets. A dataset with an error keeps it; if none can be read, the first error is raised."""
     attributes = {**_inherited(store), **group}
-    described = [(key, dataset, level_attributes(dataset.document, attributes, key)) for key, dataset in datasets]
+    readable = {key: dataset for key, dataset in datasets if isinstance(dataset, N5Dataset)}
+    described = [(key, readable.get(key), level_attributes(readable[key].document if key in readable else {}, attributes, key)) for key, _ in datasets]
     levels = []
     for (key, dataset), geometry in zip(datasets, place_levels(described, attributes, store.url), strict=True):
-        if isinstance(geometry, UnsupportedError):
-            broken[key] = geometry
+        error = geometry if isinstance(geometry, UnsupportedError) else dataset
+        if isinstance(error, WkwDaskError):
+            mag, lengths = (None, None) if isinstance(geometry, UnsupportedError) else (geometry.mag, geometry.lengths_nm)
+            levels.append(Level(key, store.path_of(key) if key else store.url, None, mag, lengths, str(error), type(error)))
             continue
         volume = n5_array(with_witness(store.below(key) if key else store, FILE_NAME), dataset, geometry.axes, geometry.mag or MAG_1, geometry.lengths_nm)
         level = array_level(key, volume, geometry.mag, geometry.offset)
         levels.append(replace(level, opener=partial(_open_numbered, store.url, level)) if key and store.is_local else level)
-    if not levels:
-        raise next(iter(broken.values()))
-    levels += [Level(key, f"{store.url}/{key}", problem=str(error), error=type(error)) for key, error in broken.items()]
+    if all(level.problem for level in levels):
+        next((level for level in levels if level.error is not MissingError), levels[0]).open()  # raises its error
     return array_image(FORMAT, store.url, name, levels, "" if datasets[0][0] == "" else None)
 
 
@@ -236,7 +234,7 @@ def _walk(root: str) -> Iterator[Image]:
         store = open_store(folder)
         try:
             document = read_attributes(store) or {}
-            layer = _image_from_datasets(store, [("", parse_dataset(document, f"{folder}/{FILE_NAME}"))], {}, {}, key) if is_dataset(document) else None
+            layer = _image_from_datasets(store, [("", parse_dataset(document, f"{folder}/{FILE_NAME}"))], {}, key) if is_dataset(document) else None
             layer = layer or _group_image(store, document, key)
         except (FormatError, UnsupportedError) as error:
             problems.append(error)

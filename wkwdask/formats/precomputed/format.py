@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME
+from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, listed_scales, sorted_scales
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.inspection import inspect_volume
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
@@ -56,11 +56,16 @@ class PrecomputedFormat(ArrayFormat):
 
     def summarize(self, url: Url) -> Summary:
         image = open_precomputed_layer(url)
-        info, levels = image.details.info, sorted(image.selected, key=lambda level: int(level.details.index))
+        info = image.details.info
+        order = [scale.index for scale in sorted_scales(info)]
+        levels = sorted(image.selected, key=lambda level: order.index(level.details.index))
         return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
-        channels = image.details.info.num_channels
+        info = image.details.info
+        if listed_scales(info) != sorted_scales(info):  # Neuroglancer takes the first scale for the finest
+            return None
+        channels = info.num_channels
         is_shown = all(not any(viewer_warnings(level.details, volume.dtype.name, channels)) for level, volume in zip(image.levels, volumes, strict=True))
         return self.name if is_shown else None
 

@@ -7,7 +7,6 @@ other scales. Edits keep all fields that this module does not know.
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.geometry.vectors import ceil_divide
 from wkwdask.model.json_text import Problems, parse_object
+from wkwdask.model.levels import base_level, finest_first, is_number
 from wkwdask.model.voxel_type import VOXEL_TYPES, by_precomputed_name
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class VolumeInfo:
     type: str  # "image" or "segmentation"
     dtype: np.dtype[Any]
     num_channels: int
-    scales: tuple[Scale, ...] = ()  # valid scales in the order of the JSON, each with its first chunk size
+    scales: tuple[Scale, ...] = ()  # valid scales, finest first, each with its first chunk size
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     unusable: tuple[UnusableScale, ...] = ()
     redirect: str | None = None  # URL or relative path of the actual volume; all other fields are then meaningless
@@ -139,7 +139,8 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
     if problems.messages:
         raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.messages), *(scale.problem.removeprefix(f"{source}: ") for scale in unusable)]))
     kind = "segmentation" if str(document.get("type")).lower() == "segmentation" else "image"
-    return VolumeInfo(kind, voxel_type.dtype.newbyteorder("="), num_channels, tuple(scales), document, tuple(unusable))
+    by_size = tuple(scales[n] for n in finest_first([scale.resolution for scale in scales]))
+    return VolumeInfo(kind, voxel_type.dtype.newbyteorder("="), num_channels, by_size, document, tuple(unusable))
 
 
 def _is_whole(value: Any) -> bool:
@@ -218,14 +219,26 @@ def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding 
         problems.add(f"{path}.chunk_sizes[0]", f"chunks whose identifiers have at most {compressed_morton.MAX_BITS} bits, not {bits}", list(chunk_sizes[0]))
 
 
+def listed_scales(info: VolumeInfo) -> list[Scale | UnusableScale]:
+    """Return all scales in the order of the JSON, usable or not."""
+    return sorted([*info.scales, *info.unusable], key=lambda scale: scale.index)
+
+
+def sorted_scales(info: VolumeInfo) -> list[Scale | UnusableScale]:
+    """Return all scales finest first, usable or not, as other software expects them in the JSON."""
+    listed = listed_scales(info)
+    return [listed[n] for n in finest_first([scale.resolution for scale in listed])]
+
+
 def base_resolution(info: VolumeInfo) -> Lengths | None:
-    """Return the resolution of the first scale in the JSON, usable or not."""
-    listed: list[Scale | UnusableScale] = sorted([*info.scales, *info.unusable], key=lambda scale: scale.index)
-    return listed[0].resolution if listed else None
+    """Return the resolution of the finest scale, usable or not; None if a scale without a resolution comes first."""
+    listed = listed_scales(info)
+    sizes = [scale.resolution for scale in listed]
+    return sizes[base_level(sizes, [isinstance(scale, Scale) for scale in listed])] if listed else None
 
 
 def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
-    """Return the mag of a scale: its resolution divided by that of the first scale, or None if the ratios are not powers of two.
+    """Return the mag of a scale: its resolution divided by that of the finest scale, or None if the ratios are not powers of two.
 
     Examples
     --------
@@ -272,7 +285,9 @@ def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, 
     for scale in scales:
         index = _index_of(scale, entries)
         if index is None:
-            entries.insert(_first_coarser(entries, scale.resolution), scale_entry(scale))
+            entries.append(scale_entry(scale))
+            # Other software takes the first scale for the finest.
+            entries[:] = [entries[n] for n in finest_first([_lengths(entry) for entry in entries])]
         else:
             entries[index] = {**_unknown_fields(entries[index]), **scale_entry(scale)}
     return changed
@@ -319,18 +334,9 @@ def same_resolution(lengths: Lengths, others: Lengths) -> bool:
     return all(abs(a / b - 1) <= _TOLERANCE for a, b in zip(lengths, others, strict=True))
 
 
-def _first_coarser(entries: list[Any], resolution: Lengths) -> int:
-    """Return the index of the first entry with larger voxels: Neuroglancer expects scales from fine to coarse."""
-    for index, entry in enumerate(entries):
-        lengths = _lengths(entry)
-        if lengths is not None and math.prod(lengths) > math.prod(resolution):
-            return index
-    return len(entries)
-
-
 def _lengths(entry: Any) -> Lengths | None:
     lengths = entry.get("resolution") if isinstance(entry, dict) else None
-    if isinstance(lengths, list) and len(lengths) == 3 and all(isinstance(length, (int, float)) for length in lengths):
+    if isinstance(lengths, list) and len(lengths) == 3 and all(map(is_number, lengths)):
         return lengths[0], lengths[1], lengths[2]
     return None
 

@@ -14,7 +14,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.array_check import ArrayCheck
 from wkwdask.formats.inspection import ArrayScope, LayerScope, Scope, by_written_units
 from wkwdask.formats.leftovers import temporary_fault
-from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
+from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo, listed_scales, sorted_scales
 from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
 from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards
 from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
@@ -304,6 +304,9 @@ def _info_faults(info: VolumeInfo, path: str) -> Iterator[Fault]:
     keys = [scale.key for scale in info.scales]
     for key in sorted({key for key in keys if keys.count(key) > 1}):
         yield Fault("info.twice", path, f"{keys.count(key)} scales in the folder {key!r}", "one")
+    listed, expected = (", ".join(scale.key for scale in scales) for scales in (listed_scales(info), sorted_scales(info)))
+    if listed != expected:
+        yield Fault("image.order", path, f"scales {listed}", f"{expected}, by their resolutions")
     for scale in info.scales:
         if "sharding" in scale.entry and scale.entry["sharding"] is None:
             yield Fault("info.null", path, f"scales[{scale.index}].sharding: null", "an object, or nothing")

@@ -74,7 +74,7 @@ class VolumeSource:
         return Image("precomputed", folder, name, self.levels, key, category, base_resolution(self.info), "scale", None, self)
 
     def levels(self) -> Iterator[Level]:
-        """Yield the usable scales in the order of ``info``, then the unusable ones."""
+        """Yield the usable scales, finest first, then the unusable ones."""
         for scale in self.info.scales:
             mag = mag_of(self.info, scale)
             yield Level(scale.key, self.store.path_of(scale.key), partial(self.open_scale, scale, mag), mag, scale.resolution, details=scale)

@@ -91,7 +91,8 @@ class ZarrFormat(ArrayFormat):
         node = read_node(image.folder)
         if node is None or not versions_of(node.attributes):
             return {}
-        attributes = attributes_for_viewer(node.attributes, image.folder, min(image.mags), is_rgb=is_rgb)
+        finest = min(level.mag for level in image.levels if level.mag is not None)
+        attributes = attributes_for_viewer(node.attributes, image.folder, finest, is_rgb=is_rgb)
         if node.record != FILE_NAME:
             return {".zattrs": format_document(attributes).encode()}
         return {FILE_NAME: format_document({**node.document, "attributes": attributes}).encode()}

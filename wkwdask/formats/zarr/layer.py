@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
-from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
+from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level, axis_letters
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
@@ -21,7 +21,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
-from wkwdask.model.levels import mag_from_ratio
+from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename, is_remote, is_valid_path, local_path
@@ -29,7 +29,7 @@ from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
@@ -264,8 +264,8 @@ def _images_in_member(group: Node, key: str, location: str, name: str, depth: in
 
 def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) -> Image:
     """Return an OME-NGFF image; a level that cannot be read keeps its error."""
-    arrays: list[tuple[Node, str]] = []
-    readable, broken = [], []
+    arrays: dict[str, tuple[Node, str]] = {}
+    broken: dict[str, Exception] = {}
 
     def read(level: NgffLevel) -> Node | Exception | None:
         try:
@@ -275,7 +275,6 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
 
     for level, node in zip(image.levels, group.store.map(read, image.levels, group.store.files_at_once), strict=True):
         array_location = f"{location}/{level.path}"
-        error: WkwDaskError | None = None
         try:
             if isinstance(node, Exception):
                 raise node
@@ -283,27 +282,37 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
                 raise KeyError
             if image.system is not None and len(node.shape) != len(image.axes):
                 raise CorruptError(f"has {len(node.shape)} axes, the coordinate system {image.system!r} has {len(image.axes)}")
-            arrays.append((node, axes_of(node.shape, image.axes or node.names or "tczyx"[-len(node.shape) :], array_location)))
-            readable.append(level)
+            arrays[level.path] = (node, axes_of(node.shape, image.axes or node.names or "tczyx"[-len(node.shape) :], array_location))
         except (KeyError, FileNotFoundError):
-            error = MissingError(f"{array_location}: not found, though the image lists it")
+            broken[level.path] = MissingError(f"{array_location}: not found, though the image lists it")
         except UnsupportedError as unsupported:
-            error = unsupported
+            broken[level.path] = unsupported
         except CorruptError as corrupt:
-            error = CorruptError(f"{array_location}: not readable as array: {reason_of(corrupt)}")
-        if error is not None:
-            broken.append(Level(level.path, array_location, problem=str(error), error=type(error)))
+            broken[level.path] = CorruptError(f"{array_location}: not readable as array: {reason_of(corrupt)}")
+    default_axes = next((letters for _, letters in arrays.values()), "".join(axis_letters(image.axes)))
+    axes = [arrays[level.path][1] if level.path in arrays else default_axes for level in image.levels]
+    shapes = [arrays[level.path][0].shape if level.path in arrays else None for level in image.levels]
+    geometries = dict(zip((level.path for level in image.levels), place_levels(image, axes, shapes), strict=True))
+    base = _exported_base({path: (node, geometries[path].mag) for path, (node, _) in arrays.items()})
     levels = []
-    if readable:
-        # Scales are relative to the finest array. Its own mag is not 1 if only coarser mags of a layer were exported.
-        base = _exported_geometry(arrays[0][0], "").mag or MAG_1
-        geometries = place_levels(replace(image, levels=tuple(readable)), [letters for _, letters in arrays], [node.shape for node, _ in arrays])
-        for level, (node, _), geometry in zip(readable, arrays, geometries, strict=True):
-            mag = None if geometry.mag is None else mag_from_ratio([float(a * b) for a, b in zip(geometry.mag.factors, base.factors, strict=True)])
-            levels.append(_level(node, f"{location}/{level.path}", level.path, geometry._replace(mag=mag)))
-    opened = array_image(FORMAT, location, name, [*levels, *broken], category="segmentation" if image.is_labels else None)
+    for path, geometry in geometries.items():
+        mag = None if geometry.mag is None else mag_from_ratio([a * b for a, b in zip(geometry.mag.factors, base, strict=True)])
+        if path in broken:
+            levels.append(Level(path, f"{location}/{path}", None, mag, geometry.lengths_nm, str(broken[path]), type(broken[path])))
+        else:
+            levels.append(_level(arrays[path][0], f"{location}/{path}", path, geometry._replace(mag=mag)))
+    opened = array_image(FORMAT, location, name, levels, category="segmentation" if image.is_labels else None)
     ignored = f"{location}: opens in the coordinate system {image.system!r}; not applied: {'; '.join(image.ignored)}" if image.ignored else ""
     return replace(opened, details=NgffGroup(group.attributes, image.axes, ignored))
+
+
+def _exported_base(arrays: Mapping[str, tuple[Node, Mag | None]]) -> Lengths:
+    """Return the mag of the finest level: it is not 1 if only coarser mags of a layer were exported, whose arrays state their mags."""
+    for node, mag in arrays.values():
+        stated = _exported_geometry(node, "").mag
+        if "mag" in node.attributes and stated is not None and mag is not None:
+            return ratio_of(stated.factors, mag.factors)
+    return 1.0, 1.0, 1.0
 
 
 def _image_from_array(node: Node, location: str, name: str) -> Image:

@@ -18,7 +18,7 @@ import numpy as np
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, xyz_values
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, dataset_entry, parse_placed, steps_of
-from wkwdask.model.levels import is_number, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.model.levels import base_level, finest_first, is_number, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -145,7 +145,8 @@ def merge_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, An
     """Merge dataset entries, finest first; new ones replace those of the same path, except for fields of other software."""
     by_path = {entry["path"]: entry for entry in datasets}
     by_path |= {entry["path"]: {**by_path.get(entry["path"], {}), **entry} for entry in new}
-    return sorted(by_path.values(), key=lambda entry: (max(scale_of(entry)[-3:]), scale_of(entry)))
+    entries = list(by_path.values())
+    return [entries[n] for n in finest_first(list(map(scale_of, entries)))]
 
 
 def is_valid_entry(entry: Any) -> bool:
@@ -188,6 +189,9 @@ def attributes_for_viewer(attributes: Mapping[str, Any], source: str, finest: Ma
     """
     shown: dict[str, Any] = copy.deepcopy(dict(attributes))
     parsed, image = parse_image(attributes, source), ome_of(shown)["multiscales"][0]
+    if parsed is not None:
+        order = [level.path for level in parsed.levels]
+        image["datasets"].sort(key=lambda entry: order.index(str(entry["path"])))
     if parsed is not None and parsed.levels[0].scale is not None:
         factors = dict(zip("xyz", finest.factors, strict=True))
         lengths = zip(axis_letters(parsed.axes), parsed.levels[0].scale, strict=True)
@@ -297,11 +301,8 @@ def _parse_placed(image: Mapping[str, Any], source: str, *, is_labels: bool) -> 
 
 
 def _finest_first(levels: tuple[NgffLevel, ...]) -> tuple[NgffLevel, ...]:
-    """Sort levels by voxel size, as the specification requires; if a size is unknown they keep their order."""
-    volumes = [math.prod(level.scale or ()) for level in levels]
-    if not all(level.scale for level in levels):
-        return levels
-    return tuple(levels[n] for n in sorted(range(len(levels)), key=volumes.__getitem__))
+    """Sort levels by voxel size, as the specification requires."""
+    return tuple(levels[n] for n in finest_first([level.scale for level in levels]))
 
 
 def _parse_level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) -> NgffLevel:
@@ -349,21 +350,27 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
     return "".join(letters)
 
 
-def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[ArrayGeometry]:
-    """Return the mag, voxel size and offset of each level of an image, by scales, or by shapes if a scale is missing."""
+def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int] | None]) -> list[ArrayGeometry]:
+    """Return the mag, voxel size and offset of each level of an image, by scales, or by shapes if a scale is missing.
+
+    A shape is None if the array cannot be read. Mags count from the finest level that the image lists, readable or not.
+    """
     units = _image_nm_per_unit(image)
     scales = [xyz_values(level.scale, letters, 1.0) for level, letters in zip(image.levels, axes, strict=True)]
     known = [scale for scale in scales if scale is not None and min(scale) > 0]
     if len(known) < len(scales):  # versions 0.1 to 0.3 have no scales
-        sizes = [xyz_values(shape, letters, 1.0) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
-        largest = max(sizes, key=math.prod)
+        sizes = [None if shape is None else xyz_values(shape, letters, 1.0) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
+        largest = max(filter(None, sizes), key=math.prod, default=None)
+        if largest is None or None in sizes[: sizes.index(largest)]:  # an array of unknown shape may be the finest
+            return [ArrayGeometry(letters, None, None, (0, 0, 0)) for letters in axes]
         # an axis that is longer than in the largest array counts as not downsampled
-        ratios = [[max(1.0, factor) for factor in guess_ratio(largest, size)] for size in sizes]
+        ratios = [None if size is None else [max(1.0, factor) for factor in guess_ratio(largest, size)] for size in sizes]
         return [ArrayGeometry(letters, mag_from_ratio(ratio), None, (0, 0, 0)) for letters, ratio in zip(axes, ratios, strict=True)]
     geometries = []
+    base = known[base_level(known, [shape is not None for shape in shapes])] if known else (1.0, 1.0, 1.0)
     for level, letters, scale in zip(image.levels, axes, known, strict=True):
-        ratio, translation = ratio_of(scale, known[0]), xyz_values(level.translation, letters, 0.0)
-        offset = (0, 0, 0) if translation is None else offset_from_centre(translation, known[0], ratio)
+        ratio, translation = ratio_of(scale, base), xyz_values(level.translation, letters, 0.0)
+        offset = (0, 0, 0) if translation is None else offset_from_centre(translation, base, ratio)
         geometries.append(ArrayGeometry(letters, mag_from_ratio(ratio), None if units is None else scale_lengths(scale, units), offset))
     return geometries
 
