@@ -177,10 +177,12 @@ def _image_from_datasets(store: Store, datasets: Sequence[tuple[str, N5Dataset |
     described = [(key, readable.get(key), level_attributes(readable[key].document if key in readable else {}, attributes, key)) for key, _ in datasets]
     levels = []
     for (key, dataset), geometry in zip(datasets, place_levels(described, attributes, store.url), strict=True):
-        error = geometry if isinstance(geometry, UnsupportedError) else dataset
-        if isinstance(error, WkwDaskError):
-            mag, lengths = (None, None) if isinstance(geometry, UnsupportedError) else (geometry.mag, geometry.lengths_nm)
-            levels.append(Level(key, store.path_of(key) if key else store.url, None, mag, lengths, str(error), type(error)))
+        folder = store.path_of(key) if key else store.url
+        if isinstance(geometry, UnsupportedError):
+            levels.append(Level(key, folder, problem=str(geometry), error=UnsupportedError))
+            continue
+        if isinstance(dataset, WkwDaskError):
+            levels.append(Level(key, folder, None, geometry.mag, geometry.lengths_nm, str(dataset), type(dataset)))
             continue
         volume = n5_array(with_witness(store.below(key) if key else store, FILE_NAME), dataset, geometry.axes, geometry.mag or MAG_1, geometry.lengths_nm)
         level = array_level(key, volume, geometry.mag, geometry.offset)

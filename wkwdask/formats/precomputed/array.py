@@ -47,10 +47,15 @@ class ScaleIdentity(FileIdentity):
     @property
     def token(self) -> tuple[Any, ...]:
         """Identity of the stored scale; for a remote volume it changes with ``info`` only."""
-        return ("precomputed", self.scale, repr(self.scale.entry), None if self.opened is None else self.opened.folder)
+        return ("precomputed", self._scale, repr(self.scale.entry), None if self.opened is None else self.opened.folder)
 
     def content(self, box: BoundingBox) -> tuple[Any, ...]:
-        return self.scale, self.dtype.str, self.num_channels, box
+        return self._scale, self.dtype.str, self.num_channels, box
+
+    @property
+    def _scale(self) -> Scale:
+        """The scale without its place in the list, which changes when others are added."""
+        return replace(self.scale, index=0)
 
     def is_still_described(self) -> bool:
         """Check whether ``info`` still lists this scale unchanged; other scales may be added or removed."""
