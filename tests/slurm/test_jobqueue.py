@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
+import yaml
 from slurm.sites import SITE, memory_settings, nap, wait_until
 
 import wkwdask
+from wkwdask.clusters.config import known_configs
 from wkwdask.errors import TaskFailedError
 
 pytestmark = pytest.mark.slurm
@@ -100,12 +104,27 @@ def test_a_rejected_job_is_an_error(slurm):
 
 
 def test_three_jobs_without_a_worker_are_an_error(slurm, tmp_path):
-    settings = {**SITE, "python": "/bin/false", "log_directory": str(tmp_path), "dask": {"distributed": {"comm": {"timeouts": {"connect": "1s"}}}}}
+    settings = {**SITE, "python": "/bin/false", "log_directory": str(tmp_path)}
     failing = wkwdask.cluster("slurm-jobqueue", jobs=1, **settings)
     with pytest.raises(TaskFailedError, match="3 jobs in a row ended before their worker connected") as caught, failing as client:
         client.submit(nap, 0).result()
     assert str(tmp_path) in str(caught.value)
     assert len(list(tmp_path.glob("*.err"))) == 3
+
+
+def test_a_command_ends_where_workers_cannot_start(slurm, dataset, tmp_path):
+    """Nodes have no such interpreter: the command ends soon, although a connection may take a minute, and quotes SLURM and the log."""
+    values = yaml.safe_load(Path(known_configs()["slurm-jobqueue"]).read_text())
+    values |= {name.replace("_", "-"): value for name, value in SITE.items()}
+    values |= {"jobs": 1, "python": "/nonexistent/python", "log-directory": str(tmp_path / "logs")}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(values))
+    command = [sys.executable, "-m", "wkwdask", "pyramid", dataset, "--cluster", tmp_path / "mine.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.search(r"error: mine: .* 3 jobs in a row ended .*; job \d+ ended with exit code 127; .*\.err: .*/nonexistent/python: No such file", last), (
+        done.stderr
+    )
 
 
 DRIVER = """

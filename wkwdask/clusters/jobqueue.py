@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from wkwdask.clusters.config import LOOPBACK, job_keys
 from wkwdask.errors import TaskFailedError
 from wkwdask.model.extras import import_extra
+from wkwdask.store.slurm import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _TRIES = 3
+_QUOTED_LINES = 3  # of the log of a failed job
 _ANSWER_SECONDS = 60.0  # timeout of a query of the queue
 _QUEUE_COMMANDS = {"SLURMCluster": ("squeue", "--noheader", "--states=all", "--format=%i %T %r", "--user")}
 _STARTING_STATES = ("PENDING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESIZING", "STOPPED")
@@ -61,6 +64,8 @@ class ResubmittingAdaptive(Adaptive):
 
     def __init__(self, cluster: Any, *, lost_after: float = 15.0, queue_check: float = 15.0, logs: str = "", **options: Any) -> None:
         self.failure = ""
+        self.client: Client | None = None
+        """Client that waits for workers; it is closed when no job brings one."""
         self._jobs = cluster
         self._lost_after = lost_after
         self._queue_check = queue_check
@@ -107,6 +112,7 @@ class ResubmittingAdaptive(Adaptive):
         self._report_waiting(states or {})
         lost = [name for name in self._late_jobs() if self._is_lost(name, states)]
         # A job that is in ``worker_spec`` but not in ``workers`` is submitted again at the next scaling of the cluster.
+        numbers = {name: self._jobs.workers[name].job_id for name in lost}
         for name in lost:
             job = self._jobs.workers.pop(name)
             self._absent_since.pop(name, None)
@@ -115,7 +121,8 @@ class ResubmittingAdaptive(Adaptive):
             job.status = Status.closed
         worst = max(lost, key=lambda name: self._num_failed[name], default=None)
         if worst is not None and self._num_failed[worst] >= _TRIES and not self._connected_workers():
-            await self._give_up(f"{self._num_failed[worst]} jobs in a row ended before their worker connected")
+            quoted = await asyncio.to_thread(self._last_words, numbers[worst])
+            await self._give_up(f"{self._num_failed[worst]} jobs in a row ended before their worker connected{quoted}")
 
     def _note_arrival(self, worker: str) -> None:
         for name in self._jobs.workers:
@@ -185,12 +192,24 @@ class ResubmittingAdaptive(Adaptive):
         lines = (line.split(maxsplit=2) for line in output.decode().splitlines())
         return {line[0]: (line[1], line[2]) for line in lines if len(line) == 3}
 
+    def _last_words(self, number: str | None) -> str:
+        """Quote the exit code of a job and the end of its log."""
+        if number is None:
+            return ""
+        code = exit_code(number) if type(self._jobs).__name__ == "SLURMCluster" else ""
+        said = [f"; job {number} ended with exit code {code}"] if code else []
+        for path in sorted(Path(self._logs or ".").glob(f"*-{number}.*")):
+            lines = path.read_text("utf-8", "replace").split("\n")[-_QUOTED_LINES - 1 :]
+            said += [f"; {path}: {' / '.join(line.strip() for line in lines if line.strip())}"] if any(map(str.strip, lines)) else []
+        return "".join(said)
+
     async def _give_up(self, reason: str) -> None:
-        """Close the cluster. With jobs that never bring a worker, the computation would wait forever."""
+        """End the computation, which would wait forever with jobs that never bring a worker."""
         logs = f"; their output is in {self._logs}" if self._logs else "; their output is in the folder where the command was started, or in log-directory"
         self.failure = f"the cluster was closed: {reason}{logs}"
         click.echo(f"dask cluster: {self.failure}", err=True)
-        await self._jobs.scheduler.close(reason="wkwdask-gave-up")
+        # Without its client, the computation ends at once. A client that lost its scheduler would try to connect again for a minute.
+        await (self._jobs.scheduler.close(reason="wkwdask-gave-up") if self.client is None else self.client.close())
 
 
 def rejection_message(error: BaseException) -> str:
@@ -277,6 +296,7 @@ def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
         keeper = _submit(cluster, config)
         try:
             with Client(cluster) as client:
+                keeper.client = client
                 yield client
         except Exception as error:
             if keeper.failure:

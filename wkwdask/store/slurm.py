@@ -108,6 +108,14 @@ def count_states(number: str) -> dict[str, int]:
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
+def exit_code(number: str) -> str:
+    """Return the exit code of a job that has ended, empty if SLURM does not say."""
+    try:
+        return _field(_run("scontrol", "-o", "show", "job", number).stdout, "ExitCode").partition(":")[0]
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
 def is_in_queue(number: str) -> bool:
     """Check whether any element of a job is pending or running."""
     return not count_states(number).keys() <= END_STATES
