@@ -202,3 +202,10 @@ def test_linked_folders_on_another_disk_are_updated_there(tmp_path):
         assert {path.name for path in elsewhere.rglob("*") if path.is_file()} == {"x0.wkw", "x1.wkw"}
     finally:
         shutil.rmtree(elsewhere)
+
+
+@pytest.mark.parametrize("coarsest", [3, "3", "s2"])
+def test_the_coarsest_mag_is_a_mag(tmp_path, coarsest):
+    wkwdask.write(tmp_path / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8))
+    with pytest.raises(ValueError, match=r"powers? of two|a mag looks like"):
+        wkwdask.build_pyramid(tmp_path / "1", coarsest=coarsest)

@@ -73,7 +73,7 @@ def test_options_of_the_user_reach_sbatch(sbatch_calls, ds, tmp_path):
     (tmp_path / "mine.sbatch").write_text('#!/bin/bash\n# kind: array\n#SBATCH -c 4\nexec "$@"\n')
     arguments = ["submit", "pyramid", "ds", "--layer", "color", "--cluster", "mine.sbatch", "--logs", "100% mine"]
     result = run_here(*arguments, "--sbatch", "--dependency=afterok:99 --partition=short")
-    assert "1 elements of 4 cores" in result.output, result.stderr
+    assert "1 element of 4 cores" in result.output, result.stderr
     array, after = sbatch_calls()
     assert [option for option in array if "dependency" in option] == ["--dependency=afterok:99"]
     assert [option for option in after if option.startswith("--dependency")][-1] == "--dependency=afterany:1"

@@ -27,7 +27,7 @@ def test_one_job_of_dask_jobqueue_is_enough(slurm, tmp_path):
     assert done.returncode == 0, done.output
     assert "fine   shared folder, from node  visible" in done.stdout
     assert "fine   memory of a worker        1.00 GiB" in done.stdout
-    assert "1 jobs of 1 worker" in done.stderr
+    assert "1 job of 1 worker" in done.stderr
     slurm.wait_until_empty()
     assert os.listdir(tmp_path / "shared") == []
 

@@ -50,7 +50,7 @@ def assert_equals_serial_run(folder):
 
 def test_a_cancelled_job_is_submitted_again(slurm, dataset, capfd):
     with wkwdask.cluster("slurm-jobqueue", jobs=1, **SITE | {"cores": 2, "processes": 2, "memory": "2GiB"}) as client:
-        assert "1 jobs of 2 workers (1 thread, 1.00 GiB each)" in capfd.readouterr().err
+        assert "1 job of 2 workers (1 thread, 1.00 GiB each)" in capfd.readouterr().err
         wkwdask.build_pyramid(dataset)
         client.wait_for_workers(2, timeout=240)
         assert set(map(str, client.run(memory_settings).values())) == {str([False, False, 0.8, 0.95])}

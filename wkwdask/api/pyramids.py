@@ -294,7 +294,8 @@ def upsample(
 def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:
     """Return the options of a pyramid from the arguments of a call."""
     pyramid_values = {name: value for name, value in values.items() if name in _PYRAMID_OPTIONS}
-    parsed_mags = {name: mag_or_key(pyramid_values[name]) for name in ("finest", "coarsest") if pyramid_values.get(name) is not None}
+    parse = {"finest": mag_or_key, "coarsest": Mag.parse}
+    parsed_mags = {name: parse[name](pyramid_values[name]) for name in parse if pyramid_values.get(name) is not None}
     storage = make_options(options_of(url), **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS})
     return PyramidOptions(**{**pyramid_values, **parsed_mags, "mags": parse_mags(pyramid_values.get("mags"))}, stored=storage)
 

@@ -66,7 +66,7 @@ def _size(config: ClusterConfig, client: Any) -> str:
         jobs = f"{adaptive['minimum']} to {adaptive['maximum']}" if adaptive else str(values["jobs"])
         each = format_bytes(parse_bytes(values["memory"]) // processes)
         threads = counted(values["cores"] // processes, "thread")
-        return f"{jobs} jobs of {counted(processes, 'worker')} ({threads}, {each} each), {len(workers)} connected"
+        return f"{counted(jobs, 'job')} of {counted(processes, 'worker')} ({threads}, {each} each), {len(workers)} connected"
     threads = counted(sum(worker["nthreads"] for worker in workers), "thread")
     memory = format_bytes(sum(int(worker["memory_limit"] or 0) for worker in workers))
     return f"{counted(len(workers), 'worker')}, {threads}, {memory}"

@@ -54,7 +54,8 @@ class ArraySize:
     def __str__(self) -> str:
         parts = [] if self.seconds is None else [f"walltime {format_walltime(self.seconds)}"]
         parts += [] if self.memory_nbytes is None else [f"memory {self.memory_nbytes >> 20} MiB"]
-        return ", ".join([f"{self.elements} elements of {self.cpus} cores", *parts, *(["the rest as the script says"] if len(parts) < 2 else [])])
+        elements, cores = (f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in ((self.elements, "element"), (self.cpus, "core")))
+        return ", ".join([f"{elements} of {cores}", *parts, *(["the rest as the script says"] if len(parts) < 2 else [])])
 
 
 def propose_size(work: Workload, requested: ArraySize, most_elements: int) -> ArraySize:
@@ -65,7 +66,7 @@ def propose_size(work: Workload, requested: ArraySize, most_elements: int) -> Ar
     A layer of 1 TiB in 8192 tasks:
 
     >>> str(propose_size(Workload(8192, 1 << 40, 300 << 20), ArraySize(), 1000))
-    '31 elements of 1 cores, walltime 01:30:00, memory 1024 MiB'
+    '31 elements of 1 core, walltime 01:30:00, memory 1024 MiB'
     >>> str(propose_size(Workload(8192, 1 << 40, 300 << 20), ArraySize(elements=500, cpus=4), 1000))
     '500 elements of 4 cores, walltime 00:10:00, memory 2304 MiB'
     """
