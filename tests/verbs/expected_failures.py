@@ -17,7 +17,6 @@ class Fault:
     raises: tuple[type[Exception], ...] = (AssertionError,)
 
 
-CHANNELS = Fault("writes into regions take all channels for one chunk", (AssertionError, ValueError, CorruptError))
 ENCODED = Fault("pyramids take encoded bytes that zarr-python alone decodes for voxels", (AssertionError, CorruptError, TruncatedError))
 N5_LEVELS = Fault("a level that is added to a group without multiscales hides the levels before it", (AssertionError, BoundsError, MissingError, ValueError))
 N5_PLACE = Fault("N5 without a voxel size loses its position, and the offset of Paintera is ignored", (AssertionError, BoundsError))
@@ -36,19 +35,6 @@ OUTSIDE = Fault("documents and links lead out of the image, and verbs follow the
 PLACED = Fault("levels of an export begin at corners of files, so that their extents differ")
 
 EXPECTED_FAILURES = {
-    ("write_region", "bioformats2raw"): CHANNELS,
-    ("clear_region", "bioformats2raw"): CHANNELS,
-    ("serve", "bioformats2raw"): CHANNELS,
-    ("pyramid_box", "bioformats2raw"): CHANNELS,
-    ("pyramid_update", "bioformats2raw"): CHANNELS,
-    ("write_region", "channel-shards"): CHANNELS,
-    ("clear_region", "channel-shards"): CHANNELS,
-    ("serve", "channel-shards"): CHANNELS,
-    ("pyramid_box", "channel-shards"): CHANNELS,
-    ("pyramid_update", "channel-shards"): CHANNELS,
-    ("write_region", "n5-channels"): CHANNELS,
-    ("clear_region", "n5-channels"): CHANNELS,
-    ("serve", "n5-channels"): CHANNELS,
     ("pyramid", "n5-channels"): N5_LEVELS,
     ("pyramid_ladder", "n5-channels"): N5_LEVELS,
     ("pyramid_resume", "n5-channels"): N5_LEVELS,

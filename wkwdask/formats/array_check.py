@@ -159,30 +159,25 @@ class ArrayCheck:
         del shard
         return self
 
-    def read(self, block: Vec3) -> npt.NDArray[Any] | None:
-        """Read a chunk with all channels by its index in the grid, shape (c, x, y, z); None if it is broken."""
+    def intact_parts(self, block: Vec3) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Yield first channel and voxels (c, x, y, z) of each intact or absent chunk at an index along x, y, z in the grid."""
         array, grid = self.array, self.array.grid
         assert array.naming is not None
         assert grid.file is not None
-        out = np.full((grid.counts[0] * grid.chunk[0], *grid.chunk[1:]), array.fill, array.dtype, order="F")
-        for channel in range(grid.counts[0]):
-            cell = (channel, *block)
+        for cell in ((c, *block) for c in range(grid.counts[0])):
             c, x, y, z = (n * edge // whole for n, edge, whole in zip(cell, grid.chunk, grid.file, strict=True))
+            out = np.full(grid.chunk, array.fill, array.dtype, order="F")
             state = next(array.naming.file_states(array.store, (c, x, y, z)), None)
-            if state is None:
-                continue
-            with self.opened(self.name_of((c, x, y, z), state.variant)) as opened:
-                if opened is None:
-                    continue
-                one = np.array([cell])
-                chunk = next(self.intact_chunks((c, x, y, z), opened, one), None)
-                if chunk is None and self.stored_cells((c, x, y, z), opened, one):
-                    return None
-            if chunk is not None and chunk.voxels is not None:
-                part = out[channel * grid.chunk[0] : (channel + 1) * grid.chunk[0]]
-                part[...] = 0
-                part[tuple(map(slice, chunk.voxels.shape))] = chunk.voxels
-        return out[: grid.size[0]]
+            with nullcontext() if state is None else self.opened(self.name_of((c, x, y, z), state.variant)) as opened:
+                if opened is not None:
+                    one = np.array([cell])
+                    chunk = next(self.intact_chunks((c, x, y, z), opened, one), None)
+                    if chunk is not None and chunk.voxels is not None:
+                        out[...] = 0
+                        out[tuple(map(slice, chunk.voxels.shape))] = chunk.voxels
+                    elif self.stored_cells((c, x, y, z), opened, one):
+                        continue
+            yield cell[0] * grid.chunk[0], out[: grid.size[0] - cell[0] * grid.chunk[0]]
 
     def _decode(self, cell: Vec4, data: bytes, path: str, offset: int, faults: FaultList) -> npt.NDArray[Any] | None:
         """Decode a chunk; None if that is not possible."""

@@ -222,12 +222,12 @@ class ArrayScope(LevelScope):
 
     @property
     def can_be_written(self) -> bool:
-        """Whether its codec can encode, each chunk has all channels, and an absent chunk reads as zeros."""
+        """Whether its codec can encode, and an absent chunk reads as zeros."""
         try:
             self.array.codec.check_packages(self.folder)
         except (ModuleNotFoundError, UnsupportedError):
             return False
-        return not isinstance(self.array.layout, BoxCodec) and not self.array.fill and self.array.grid.counts[0] == 1
+        return not isinstance(self.array.layout, BoxCodec) and not self.array.fill
 
     def volume(self) -> StoredArray:
         return self.array

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.codec import ChunkCodec
     from wkwdask.model.file_buffer import FileBuffer
@@ -123,12 +122,12 @@ class ShardLayout(ABC):
         """Return the code of chunks, shape (n, 4), in their files: files are written in ascending order of codes."""
         return np.arange(len(cells), dtype=np.uint64)
 
-    def ordered_cells(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return codes and cells (x, y, z) of the chunks of a box inside one file, in ascending order of codes."""
-        places = box_cells((range(1), *map(range, low, high)))
+    def ordered_cells(self, low: Vec4, high: Vec4) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Return codes and cells, shape (n, 4), of the chunks of a box inside one file, in ascending order of codes."""
+        places = box_cells([*map(range, low, high)])
         codes = self.codes(places)
         order = np.argsort(codes, kind="stable")
-        return codes[order], places[order, 1:]
+        return codes[order], places[order]
 
 
 class SingleFiles(ShardLayout):

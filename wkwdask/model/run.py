@@ -51,6 +51,12 @@ class RunTable:
         """Total size of all blocks."""
         return int(self.sizes.sum())
 
+    def between(self, low: int, high: int) -> RunTable:
+        """Return the blocks with codes from ``low`` to below ``high``, their codes counted from ``low``."""
+        is_inside = (self.codes >= low) & (self.codes < high)
+        starts = np.cumsum(self.sizes) - self.sizes if self.starts is None else self.starts
+        return RunTable(self.codes[is_inside] - np.uint64(low), self.sizes[is_inside], starts[is_inside])
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:

@@ -72,6 +72,8 @@ class Splice:
         source, target = self.source, self.target
         if source.dtype != target.dtype or source.grid.size[0] != target.grid.size[0] or source.channels is not None:
             return "another data type or other channels"
+        if source.grid.chunk[0] != target.grid.chunk[0]:
+            return f"chunks of {source.grid.chunk[0]} of {source.grid.size[0]} channels become chunks of {target.grid.chunk[0]}"
         if source.grid.chunk != target.grid.chunk:
             return f"chunks of {_text(source.chunk_shape)} voxels become chunks of {_text(target.chunk_shape)}"
         if self._reframe is None:

@@ -1,5 +1,7 @@
 """Arrays that are being written, in any format. Coordinates are relative to the first voxel of the grid.
 
+A shard is a box along x, y, z with all channels. Other software stores channels in several chunks, or in several files: then a shard is all of these.
+
 Sharded arrays: a part is a part file of encoded chunks (``wkwdask.model.run``). One task joins the parts of a shard without decoding, or a task writes the
 whole shard directly.
 
@@ -24,7 +26,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, IncompleteWriteError, UnsupportedError
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.file_buffer import EncodedBytes, EncodedPieces, FileBuffer
 from wkwdask.model.layout import Shards, box_cells
@@ -41,10 +43,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.chunk_grid import Ranges, Vec4
     from wkwdask.model.layout import ShardFile
     from wkwdask.model.naming import KeyNaming
-    from wkwdask.model.store import FileState, Store
+    from wkwdask.model.store import Store
     from wkwdask.model.volume import Volume
 
 _BATCH_NBYTES = 4 << 20  # of voxels that are encoded in one call
@@ -181,8 +183,9 @@ class TargetArray:
         return largest_multiple(self.chunk_shape, self.shard_shape, self.voxel_nbytes, nbytes)
 
     def max_files(self, shards: int, chunks: int) -> int:
-        """Return the largest number of files for some shards with some chunks."""
-        return shards if self.is_sharded else chunks
+        """Return the largest number of files for some shards with some chunks of all channels."""
+        grid = self.array.grid
+        return shards * grid.file_counts[0] if self.is_sharded else chunks * grid.counts[0]
 
     # -------------------------------------------------------------------------------------------- chunks
 
@@ -207,15 +210,40 @@ class TargetArray:
         return out, whole.topleft
 
     def _cells(self, box: BoundingBox) -> npt.NDArray[np.int64]:
-        """List the chunks that a box touches, shape (n, 4)."""
-        return box_cells((range(1), *cell_range(box, self.chunk_shape)))
+        """List the chunks that a box touches, with all channels, shape (n, 4)."""
+        return box_cells((range(self.array.grid.counts[0]), *cell_range(box, self.chunk_shape)))
 
-    def ordered_chunks(self, size: Sequence[int], topleft: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return codes and first voxels, in the array, of the chunks of an array of whole chunks, in ascending order of codes."""
+    def files_of(self, shard: Vec3, box: BoundingBox) -> Ranges:
+        """Return the indices of the files of a shard, or of those files of a group that a box touches."""
+        grid = self.array.grid
+        if self.is_sharded:
+            x, y, z = (range(n, n + 1) for n in shard)
+            return range(grid.file_counts[0]), x, y, z
+        inside = cell_box(shard, self.shard_shape, self.box).intersection(self.box).intersection(box)
+        return range(grid.counts[0]), *cell_range(inside, self.chunk_shape)
+
+    def _codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the codes of chunks, shape (n, 4), in their shard: those of its files along c follow each other."""
+        return self.shards.codes(cells) + self._first_codes(cells[:, 0])
+
+    def _first_codes(self, c: npt.NDArray[np.int64] | int) -> npt.NDArray[np.uint64]:
+        """Return the code at which the file of the chunks at an index along c begins."""
+        return np.asarray(c // self._channel_chunks_per_file * self.shards.codes_per_file(self.array.grid), np.uint64)
+
+    @property
+    def _channel_chunks_per_file(self) -> int:
+        grid = self.array.grid
+        return -(-(grid.file or grid.size)[0] // grid.chunk[0])
+
+    def ordered_chunks(self, size: Sequence[int], topleft: Vec3, c: int = 0) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Return codes and first voxels, in the array, of the chunks of an array of whole chunks, in ascending order of codes.
+
+        ``c`` is the index of the chunks along the channels.
+        """
         low = [t // edge for t, edge in zip(topleft, self.chunk_shape, strict=True)]
         high = [-(-(t + n) // edge) for t, n, edge in zip(topleft, size, self.chunk_shape, strict=True)]
-        codes, places = self.array.layout.ordered_cells((low[0], low[1], low[2]), (high[0], high[1], high[2]))
-        return codes, places * self.chunk_shape - topleft
+        codes, places = self.array.layout.ordered_cells((c, low[0], low[1], low[2]), (c + 1, high[0], high[1], high[2]))
+        return codes + self._first_codes(c) if self.is_sharded else codes, places[:, 1:] * self.chunk_shape - topleft
 
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
         """Remove a file that an interrupted attempt may have left; with ``others``, only its variants with other names."""
@@ -226,13 +254,10 @@ class TargetArray:
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole chunks without storing it, and return the size."""
-        layout, voxels = self.array.layout, self.clip_to_box(array, topleft)
-        _, corners = self.ordered_chunks(voxels.shape[1:], topleft)
         sink = FileBuffer(None)
-        encode, batches = self.array.codec.encode_batch, _batches(len(corners), self.chunk_nbytes)
-        nbytes = sum(int(encode(voxels, corners[batch], self.chunk_shape, sink, self.folder, stores_zeros=layout.is_dense)[0].sum()) for batch in batches)
+        _, sizes, _ = self._encode_into(sink, self.clip_to_box(array, topleft), topleft, stores_zeros=self.array.layout.is_dense)
         sink.discard()
-        return nbytes
+        return int(sizes.sum())
 
     def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
         """Estimate the size of files with some voxels at a compression ratio."""
@@ -294,7 +319,7 @@ class TargetArray:
                     place = tuple(found[row, 1:].tolist())
                     raise CorruptError(f"{file.name}: chunk {place}: byte {located[row, 0]}: expected an encoded chunk, found 0 bytes")
                 num_found += len(found)
-                runs.append(Run(RunTable(self.shards.codes(found), sizes, located[:, 0]), file))
+                runs.append(Run(RunTable(self._codes(found), sizes, located[:, 0]), file))
             source.identity.check(has_absent=num_found < len(cells))
             if not num_found:
                 return receipt
@@ -313,7 +338,7 @@ class TargetArray:
         return replace(receipt, path=self.shard_path(receipt.shard), nbytes=files.nbytes, files=files.count) if files.count else receipt
 
     def _spliced_shard(self, receipt: Receipt, splice: Splice, cells: npt.NDArray[np.int64]) -> Receipt:
-        output = self.new_shard(receipt.shard)
+        output = self.new_shard((0, *receipt.shard))
         try:
             if not splice.write(output, cells):
                 output.buffer.discard()
@@ -333,23 +358,34 @@ class TargetArray:
         return self._encoded_chunks(voxels, topleft, stats, is_part=is_part) if self.is_sharded else self._encoded_files(voxels, topleft, stats)
 
     def _encoded_chunks(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats, *, is_part: bool) -> EncodedBox:
-        codec, stores_zeros = self.array.codec, self.array.layout.is_dense and not is_part
-        codes, corners = self.ordered_chunks(voxels.shape[1:], topleft)
-        output, all_sizes, num_nonzero = EncodedBytes(), np.empty(len(codes), np.int64), 0
-        for batch in _batches(len(codes), self.chunk_nbytes):
-            sizes, nonzero = codec.encode_batch(voxels, corners[batch], self.chunk_shape, output, self.folder, stores_zeros=stores_zeros)
-            all_sizes[batch] = sizes
-            num_nonzero += nonzero
-        is_stored = all_sizes > 0
-        return EncodedBox(stats, codes[is_stored], all_sizes[is_stored], num_nonzero, output)
+        output = EncodedBytes()
+        codes, sizes, num_nonzero = self._encode_into(output, voxels, topleft, stores_zeros=self.array.layout.is_dense and not is_part)
+        is_stored = sizes > 0
+        return EncodedBox(stats, codes[is_stored], sizes[is_stored], num_nonzero, output)
+
+    def _encode_into(
+        self, output: FileBuffer, voxels: npt.NDArray[Any], topleft: Vec3, *, stores_zeros: bool
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], int]:
+        """Append the chunks of an array to a file; return their codes, their sizes, and how many are not all zero."""
+        grid, encode, num_nonzero = self.array.grid, self.array.codec.encode_batch, 0
+        all_codes, all_sizes = [], []
+        for c in range(grid.counts[0]):
+            channels = voxels[c * grid.chunk[0] : (c + 1) * grid.chunk[0]]
+            codes, corners = self.ordered_chunks(voxels.shape[1:], topleft, c)
+            all_codes.append(codes)
+            for batch in _batches(len(codes), self.chunk_nbytes):
+                sizes, nonzero = encode(channels, corners[batch], self.chunk_shape, output, self.folder, stores_zeros=stores_zeros)
+                all_sizes.append(sizes)
+                num_nonzero += nonzero
+        return np.concatenate(all_codes), np.concatenate(all_sizes or [np.zeros(0, np.int64)]), num_nonzero
 
     def _encoded_files(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats) -> EncodedBox:
-        nx, ny, nz = self.chunk_shape
+        edges = self.array.grid.chunk
         files: list[tuple[Vec4, bytes | memoryview | None]] = []
         pieces = EncodedPieces()
-        for cell_x, cell_y, cell_z in cells(BoundingBox(topleft, voxels.shape[1:], self.mag), self.chunk_shape):
-            x, y, z = cell_x * nx - topleft[0], cell_y * ny - topleft[1], cell_z * nz - topleft[2]
-            chunk, cell = voxels[:, x : x + nx, y : y + ny, z : z + nz], (0, cell_x, cell_y, cell_z)
+        for c, x, y, z in self._cells(BoundingBox(topleft, voxels.shape[1:], self.mag)).tolist():
+            cell, corner = (c, x, y, z), [n * edge - t for n, edge, t in zip((c, x, y, z), edges, (0, *topleft), strict=True)]
+            chunk = voxels[tuple(slice(low, low + edge) for low, edge in zip(corner, edges, strict=True))]
             path = self.array.store.path_of(self.naming.key(cell))
             files.append((cell, None if is_zero(chunk) else self.array.codec.encode_piece(chunk, pieces, path)))
         return EncodedBox(stats, files=files, pieces=pieces)
@@ -360,13 +396,13 @@ class TargetArray:
             return FilesWriter(self, shard, part)
         return ShardWriter(self, shard) if part is None else PartWriter(self, shard, part)
 
-    def _first_chunk(self, shard: Vec3) -> Vec4:
-        x, y, z = (n * edge // chunk for n, edge, chunk in zip(shard, self.shard_shape, self.chunk_shape, strict=True))
-        return 0, x, y, z
-
     def shard_key(self, shard: Vec3) -> str:
-        """Return the name of a shard, or of the first chunk of a group."""
-        return self.naming.key((0, *shard) if self.is_sharded else self._first_chunk(shard))
+        """Return the name of the first file of a shard, or of a group."""
+        return self.naming.key((0, *shard) if self.is_sharded else (0, *self._first_chunk(shard)))
+
+    def _first_chunk(self, shard: Vec3) -> Vec3:
+        x, y, z = (n * edge // chunk for n, edge, chunk in zip(shard, self.shard_shape, self.chunk_shape, strict=True))
+        return x, y, z
 
     def shard_path(self, shard: Vec3) -> str:
         return self.array.store.path_of(self.shard_key(shard))
@@ -384,27 +420,34 @@ class TargetArray:
             return self.shard_path(receipt.shard)
         return self.parts.path_of(self.part_name(receipt.shard, receipt.part))
 
-    def new_shard(self, shard: Vec3) -> ShardFile:
+    def new_shard(self, file: Vec4) -> ShardFile:
+        """Start a file of many chunks, given by its index."""
         layout, store = self.shards, self.array.store
-        buffer = FileBuffer(lambda: store.new_file(self.shard_key(shard), self.parts.url), layout.head_nbytes)
-        return layout.new_shard(self._first_chunk(shard), self.array.grid, buffer)
+        buffer = FileBuffer(lambda: store.new_file(self.naming.key(file), self.parts.url), layout.head_nbytes)
+        first = (file[0] * self._channel_chunks_per_file, *self._first_chunk(file[1:]))
+        return layout.new_shard(first, self.array.grid, buffer)
 
     def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
-        output = self.new_shard(shard)
-        try:
-            copy_runs(output, runs, self.shards.codes_per_file(self.array.grid))
-            publish_shard(output, is_in_place=self.is_in_place)
-        except BaseException:
-            output.buffer.discard()
-            raise
-
-    def _state(self, shard: Vec3) -> FileState | None:
-        return self.array.store.states([self.shard_key(shard)])[0]
+        """Write the files of a shard from runs; remove those without chunks."""
+        num_codes = self.shards.codes_per_file(self.array.grid)
+        for n, (file, _) in enumerate(self.naming.keys(self.files_of(shard, self.box))):
+            inside = [Run(table, run.file) for run in runs if len((table := run.table.between(n * num_codes, (n + 1) * num_codes)).codes)]
+            if not inside:
+                self.remove_file(file)
+                continue
+            output = self.new_shard(file)
+            try:
+                copy_runs(output, inside, num_codes)
+                publish_shard(output, is_in_place=self.is_in_place)
+            except BaseException:
+                output.buffer.discard()
+                raise
+            self.remove_file(file, others=True)
 
     def published_receipt(self, receipt: Receipt) -> Receipt:
         """Complete a receipt with path, size and state of its shard, or of its group of files."""
         if self.array.grid.file is None or self.array.has_single_file_shards:
-            state = self._state(receipt.shard)
+            (state,) = self.array.store.states([self.shard_key(receipt.shard)])
             count, nbytes, stamp = (0, 0, 0) if state is None else (1, *state)
         else:
             count, nbytes, stamp = self.as_volume().group_state(receipt.shard)
@@ -423,48 +466,44 @@ class TargetArray:
                 file = self.parts.open(self.part_name(shard, part.part))
                 if file is None:
                     # dask can run a task twice: the first run published the shard and removed its parts
-                    if self._state(shard) is None:
+                    if not self._stored_sizes(receipt):
                         raise IncompleteWriteError(f"{part.path}: a part of {self.shard_path(shard)} is missing, though the shard is not joined yet")
                     return self.published_receipt(receipt)
                 runs.append(open_run(opened.enter_context(file)))
             if self.merges:
                 runs += self._untouched_runs(shard, [part.box for part in parts], opened)
-            if not runs:
-                if self.is_in_place:
-                    self.remove_file((0, *shard))
-                return receipt
             self.write_shard(shard, runs)
-        self.remove_file((0, *shard), others=True)
-        return self.published_receipt(receipt)
+        return self.published_receipt(receipt) if runs else receipt
 
     def _untouched_runs(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
         """Return the chunks of a stored shard that no box touches."""
-        layout = self.shards
-        file = opened.enter_context(layout.opened(self.array.store, self.shard_key(shard)))
-        if file is None:
-            return []
-        box = cell_box(shard, self.shard_shape, self.box)
-        places = self._cells(box.intersection(self.as_volume().extent))
+        layout, runs = self.shards, []
+        places = self._cells(cell_box(shard, self.shard_shape, self.box).intersection(self.as_volume().extent))
         # A chunk that any box touches was merged with its stored voxels before it was encoded, see with_borders.
         is_kept = np.ones(len(places), np.bool_)
         for low, high in ((written.topleft, written.bottomright) for written in boxes):
             corner = places[:, 1:] * self.chunk_shape
             is_kept &= ~((corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1))
-        places = places[is_kept]
-        if not layout.has_same_encoding(file):  # another block type: stored bytes cannot be mixed with new ones
-            return self._reencoded(shard, places, opened)
-        located = layout.without_zeros(file, layout.locate(file, places))
-        if not len(located):
+        if not is_kept.any():  # files that are covered whole may be damaged
             return []
-        codes = layout.codes(places[located[:, 2]])
-        return [Run(RunTable(codes, located[:, 1] - located[:, 0], located[:, 0]), file)]
+        places = places[is_kept]
+        for key, members in self.naming.locate(places, self.array.grid):
+            file = opened.enter_context(layout.opened(self.array.store, key))
+            if file is None:
+                continue
+            if not layout.has_same_encoding(file):  # another block type: stored bytes cannot be mixed with new ones
+                return self._reencoded(shard, places[places[:, 0] == 0, 1:], opened)
+            located = layout.without_zeros(file, layout.locate(file, places[members]))
+            codes = self._codes(places[members[located[:, 2]]])
+            runs.append(Run(RunTable(codes, located[:, 1] - located[:, 0], located[:, 0]), file))
+        return runs
 
     def _reencoded(self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack) -> list[Run]:
-        """Encode stored chunks that are encoded differently from new ones, which readers allow."""
+        """Encode stored chunks (x, y, z) that are encoded differently from new ones, which readers allow."""
         writer, volume = PartWriter(self, shard, (-1, -1, -1)), self.as_volume()
         chunk = np.empty((self.num_channels, *self.chunk_shape), self.dtype, order="F")
         try:
-            for x, y, z in (places[:, 1:] * self.chunk_shape).tolist():
+            for x, y, z in (places * self.chunk_shape).tolist():
                 volume.read_into(chunk, (x, y, z))
                 writer.add(self._encoded_chunks(chunk, (x, y, z), Stats(self.mag), is_part=True))
             name = self.part_name(shard, (-1, -1, -1))
@@ -500,22 +539,22 @@ class TargetArray:
         return not self.is_sharded or self._is_whole_shard(receipt)
 
     def _is_whole_shard(self, receipt: Receipt) -> bool:
-        state = self._state(receipt.shard)
-        if state is None or state.nbytes != receipt.nbytes:
+        sizes = self._stored_sizes(receipt)
+        if (len(sizes), sum(sizes)) != (receipt.files, receipt.nbytes):
             return False
-        file = self.array.store.open(self.shard_key(receipt.shard))
+        return all(self._is_whole_file(key) for _, key in self.naming.keys(self.files_of(receipt.shard, receipt.box)))
+
+    def _is_whole_file(self, key: str) -> bool:
+        """Return whether a file of many chunks has valid tables; an absent one has no chunks."""
+        file = self.array.store.open(key)
         if file is None:
-            return False
+            return True
         with file:
             return self.shards.is_whole(file)
 
     def _stored_sizes(self, receipt: Receipt) -> list[int]:
         """Return the sizes of the files of a shard, or of a part of a group."""
-        if self.is_sharded:
-            keys: Iterator[str] = iter([self.shard_key(receipt.shard)])
-        else:
-            inside = cell_box(receipt.shard, self.shard_shape, self.box).intersection(self.box).intersection(receipt.box)
-            keys = (key for _, key in self.naming.keys((range(1), *cell_range(inside, self.chunk_shape))))
+        keys = (key for _, key in self.naming.keys(self.files_of(receipt.shard, receipt.box)))
         return [state.nbytes for state in self.array.store.states(keys) if state is not None]
 
 
@@ -555,6 +594,13 @@ class Writer(ABC):
 
     def skip(self, box: BoundingBox) -> None:
         """Count all-zero voxels instead of appending them."""
+        target = self._target
+        if target.merges:
+            self.append(np.broadcast_to(np.zeros((), target.dtype), (target.num_channels, *box.size)), box.topleft)
+        else:
+            self._skip(box)
+
+    def _skip(self, box: BoundingBox) -> None:
         self._stats.add_zeros(box)
 
     @property
@@ -617,18 +663,21 @@ class PartWriter(Writer):
 
 
 class ShardWriter(Writer):
-    """Writes the chunks of a whole shard; chunks that arrive in another order than that of their codes are copied once more."""
+    """Writes the chunks of a whole shard.
+
+    Chunks that arrive in another order than that of their codes are copied once more, and those of shards with several files too.
+    """
 
     def __init__(self, target: TargetArray, shard: Vec3) -> None:
         super().__init__(target, shard, None)
-        self._shard_file = target.new_shard(shard)
+        self._shard_file = target.new_shard((0, *shard))
         self._buffer = self._shard_file.buffer
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
         self._starts: list[npt.NDArray[np.int64]] = []
         self._last = -1
         self._nonzero = 0
-        self._is_in_order = True
+        self._is_in_order = target.array.grid.file_counts[0] == 1
 
     def _store(self, encoded: EncodedBox) -> None:
         codes, sizes, buffer = encoded.codes, encoded.sizes, self._shard_file.buffer
@@ -657,20 +706,21 @@ class ShardWriter(Writer):
     def close(self) -> Receipt:
         """Publish the shard; without nonzero voxels there is none."""
         receipt = self._stats.receipt(self._shard, None)
+        target = self._target
         if not self._nonzero:
             self.discard()
-            self._target.remove_file((0, *self._shard))
+            target.write_shard(self._shard, [])
             return receipt
         if self._is_in_order:
-            publish_shard(self._shard_file, is_in_place=self._target.is_in_place)
+            publish_shard(self._shard_file, is_in_place=target.is_in_place)
+            target.remove_file((0, *self._shard), others=True)
         else:
             self._sort_chunks()
-        self._target.remove_file((0, *self._shard), others=True)
-        return self._target.published_receipt(receipt)
+        return target.published_receipt(receipt)
 
     def _sort_chunks(self) -> None:
         table = RunTable(np.concatenate(self._codes), np.concatenate(self._sizes), np.concatenate(self._starts))
-        # The unsorted file serves as a run, from which the shard is joined; it is never published.
+        # The unsorted file serves as a run, from which the files are joined; it is never published.
         file = self._shard_file.buffer.close()
         try:
             with file.open_written() as written:
@@ -705,15 +755,12 @@ class FilesWriter(Writer):
         (state,) = store.states([key])
         return state is not None and state.nbytes == len(data) and store.read_whole([key], len(data))[0] == data
 
-    def skip(self, box: BoundingBox) -> None:
-        """Count all-zero voxels instead of appending them, and remove their files."""
-        if self._target.merges:
-            zeros = np.broadcast_to(np.zeros((), self._target.dtype), (self._target.num_channels, *box.size))
-            self.append(zeros, box.topleft)
-            return
-        super().skip(box)
-        for x, y, z in cells(box, self._target.chunk_shape):
-            self._target.remove_file((0, x, y, z))
+    def _skip(self, box: BoundingBox) -> None:
+        """Count all-zero voxels, and remove their files."""
+        super()._skip(box)
+        target = self._target
+        for file, _ in target.naming.keys(target.files_of(self._shard, box)):
+            target.remove_file(file)
 
     def close(self) -> Receipt:
         receipt = self._stats.receipt(self._shard, self._part)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class BrokenShard(Protocol):
     """Shard with broken chunks."""
 
-    def read(self, block: Vec3) -> npt.NDArray[Any] | None:
-        """Read a chunk by its index in the mag, shape (c, x, y, z); return None if it is broken."""
+    def intact_parts(self, block: Vec3) -> Iterable[tuple[int, npt.NDArray[Any]]]:
+        """Read the intact chunks at an index along x, y, z in the mag: the first channel of each, and its voxels (c, x, y, z)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,11 @@ class RecomputeSpec:
         differences = Differences()
         for index in cells(box, self.coarser.chunk_shape):
             whole = cell_box(index, self.coarser.chunk_shape, box)
-            chunk, stored = whole.intersection(box), broken.read(index)
-            if stored is not None:
+            chunk = whole.intersection(box)
+            expected = part_of_array(computed, chunk, box.topleft)
+            for channel, stored in broken.intact_parts(index):
                 inside = np.asfortranarray(part_of_array(stored, chunk, whole.topleft))
-                differences += find_differences(np.asfortranarray(part_of_array(computed, chunk, box.topleft)), inside, chunk)
+                differences += find_differences(np.asfortranarray(expected[channel : channel + len(inside)]), inside, chunk)
         return differences
 
 

@@ -219,18 +219,18 @@ class DamagedFile:
         self._intact = check.intact_blocks(shard)
         self._corner = tuple(n * check.header.file_len for n in shard)
 
-    def read(self, block: Vec3) -> npt.NDArray[Any] | None:
-        """Read a block, shape (c, x, y, z), given its index in the mag; None if it is broken."""
+    def intact_parts(self, block: Vec3) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Yield channel 0 and the voxels (c, x, y, z) of a block, given by its index in the mag, unless it is broken."""
         header, inside = self._intact.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
         if header is None or not self._intact.num_intact:
-            return None
+            return
         code = int(morton.encode([inside])[0])
         start, end = self._intact.bounds[code].tolist()
         if not end:
-            return None
+            return
         with files.open_stream(self._path) as file:
             file.seek(start)
-            return decode_block(file.read(end - start), header, self._path, code, start)
+            yield 0, decode_block(file.read(end - start), header, self._path, code, start)
 
 
 def _special_file_fault(path: str) -> Fault | None:

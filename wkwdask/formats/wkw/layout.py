@@ -190,11 +190,11 @@ class WkwFiles(Shards, BoxCodec):
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         return morton.encode(cells[:, 1:] % self.header.file_len)
 
-    def ordered_cells(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ordered_cells(self, low: Vec4, high: Vec4) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         length = self.header.file_len
-        x, y, z = (n // length * length for n in low)
-        codes, places = morton.ordered_box((low[0] - x, low[1] - y, low[2] - z), (high[0] - x, high[1] - y, high[2] - z))
-        return codes, places + np.array((x, y, z))
+        x, y, z = (n // length * length for n in low[1:])
+        codes, places = morton.ordered_box((low[1] - x, low[2] - y, low[3] - z), (high[1] - x, high[2] - y, high[3] - z))
+        return codes, np.pad(places + np.array((x, y, z)), ((0, 0), (1, 0)))
 
     def codes_per_file(self, grid: ChunkGrid) -> int:
         del grid

@@ -78,7 +78,7 @@ class _Splice:
         self._header, self._before = header_of(target.array), header_of(self._stored)
         self._shift = [s // self._header.block_len for s in self._stored.origin]
         self._box = cell_box(shard, target.shard_shape, target.box).intersection(target.box)
-        self._file = target.new_shard(shard)
+        self._file = target.new_shard((0, *shard))
         self._next = 0
         self._has_voxels = False
         self._absent: list[str] = []

@@ -144,11 +144,14 @@ class ZarrShards(RewritableShards):
         return x, y, z
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        return compressed_morton.encode(cells[:, 1:] % np.array(self.cells[1:]), self._morton_grid)
+        """Return the Morton codes of chunks; those of a further chunk along c follow each other."""
+        inside = cells % np.array(self.cells)
+        channels = inside[:, 0].astype(np.uint64) * np.uint64(math.prod(self._morton_grid))
+        return channels + compressed_morton.encode(inside[:, 1:], self._morton_grid)
 
     def codes_per_file(self, grid: ChunkGrid) -> int:
         del grid
-        return math.prod(self._morton_grid)
+        return self.cells[0] * math.prod(self._morton_grid)
 
     @property
     def head_nbytes(self) -> int:
@@ -160,8 +163,9 @@ class ZarrShards(RewritableShards):
 
     def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
         """Format the index of chunks that are given by their Morton codes; all other chunks are absent."""
-        positions = compressed_morton.decode(codes, self._morton_grid).astype(np.int64)
-        return self._format_tables(np.concatenate([np.zeros((len(codes), 1), np.int64), positions], axis=1), starts, sizes)
+        channels, within = np.divmod(codes, np.uint64(math.prod(self._morton_grid)))
+        positions = compressed_morton.decode(within, self._morton_grid)
+        return self._format_tables(np.column_stack([channels, positions]).astype(np.int64), starts, sizes)
 
     def write_chunks(self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer) -> bytes:
         ends = [buffer.end]
