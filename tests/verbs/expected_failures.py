@@ -21,7 +21,6 @@ ENCODED = Fault("pyramids take encoded bytes that zarr-python alone decodes for 
 N5_LEVELS = Fault("a level that is added to a group without multiscales hides the levels before it", (AssertionError, BoundsError, MissingError, ValueError))
 N5_PLACE = Fault("N5 without a voxel size loses its position, and the offset of Paintera is ignored", (AssertionError, BoundsError))
 SUFFIXES = Fault("a scale with and without the suffix .gz has zeros over HTTP")
-AXES = Fault("axes that are stated and not understood become the default", (AssertionError, ValueError, pytest.fail.Exception))
 CREMI = Fault("the offset of CREMI is ignored", (AssertionError, BoundsError))
 RATIOS = Fault("levels whose scales are ratios of shapes are lost", (AssertionError, MissingError))
 LARGEST = Fault("the id 2^64 - 1 is never mapped")
@@ -257,20 +256,6 @@ EXPECTED_FAILURES = {
     ("copy_moved_box", "bool"): TYPES,
     ("rm", "bool"): TYPES,
     ("convert_to_wkw", "bool"): TYPES,
-    ("apply_to_wkw", "ilastik"): AXES,
-    ("convert_to_wkw", "ilastik"): AXES,
-    ("convert_plan", "ilastik"): AXES,
-    ("components_to_wkw", "ilastik"): AXES,
-    ("remap_to_wkw", "ilastik"): AXES,
-    ("dust_to_wkw", "ilastik"): AXES,
-    ("renumber_to_wkw", "ilastik"): AXES,
-    ("apply_to_wkw", "ilastik-time"): AXES,
-    ("convert_to_wkw", "ilastik-time"): AXES,
-    ("convert_plan", "ilastik-time"): AXES,
-    ("components_to_wkw", "ilastik-time"): AXES,
-    ("remap_to_wkw", "ilastik-time"): AXES,
-    ("dust_to_wkw", "ilastik-time"): AXES,
-    ("renumber_to_wkw", "ilastik-time"): AXES,
     ("apply_to_wkw", "cremi"): CREMI,
     ("convert_to_wkw", "cremi"): CREMI,
     ("components_to_wkw", "cremi"): CREMI,
@@ -290,13 +275,6 @@ EXPECTED_FAILURES = {
     ("dust_to_wkw", "webknossos"): LAYERS,
     ("renumber", "webknossos"): LAYERS,
     ("renumber_to_wkw", "webknossos"): LAYERS,
-    ("read", "too-few-axes"): AXES,
-    ("open_array", "too-few-axes"): AXES,
-    ("info", "too-few-axes"): AXES,
-    ("write_region", "too-few-axes"): AXES,
-    ("rechunk", "too-few-axes"): AXES,
-    ("copy", "too-few-axes"): AXES,
-    ("convert_to_wkw", "too-few-axes"): AXES,
     ("write_region", "scale-key"): OUTSIDE,
     ("clear_region", "scale-key"): OUTSIDE,
     ("pyramid_box", "scale-key"): OUTSIDE,

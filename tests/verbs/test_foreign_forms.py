@@ -33,7 +33,7 @@ _NEW_LEVELS = frozenset(
 )
 _OF_SOURCES = frozenset({"convert_to_wkw", "convert_plan", "apply_to_wkw", "components_to_wkw", "remap_to_wkw", "dust_to_wkw", "renumber_to_wkw"})
 _OF_PLACES = frozenset({"read", "open_array", "info", "xarray", "convert_to_wkw", "label_statistics", "write_region", "apply", "copy_box"})
-_OF_REFUSED = frozenset({"read", "open_array", "info", "convert_to_wkw", "copy", "write_region", "rechunk"})
+_OF_REFUSED = frozenset({"read", "open_array", "convert_to_wkw", "copy", "write_region", "rechunk"})
 
 
 def _forms(is_meant):
@@ -49,7 +49,7 @@ NOT_APPLICABLE = (
     ({"xarray", "pyramid_ladder", "upsample"}, _forms(lambda form: not form.states_voxel_size), "needs the voxel size"),
     (VERBS.keys() - _OF_SOURCES, _forms(lambda form: form.is_source), "is the source of jobs alone"),
     (VERBS.keys() - _OF_PLACES, {"paintera"}, "as other N5"),
-    (VERBS.keys() - _OF_REFUSED, {"too-few-axes"}, "is refused at opening"),
+    (VERBS.keys() - _OF_REFUSED, {"too-few-axes"}, "is refused at opening; info names the error"),
     ({"serve"}, _ONLY_ZARR | _LAYERS, "writes a region first, which is refused"),
     (VERBS.keys() - _NEW_LEVELS, _forms(lambda form: form.name.endswith("-single")), "as with two levels"),
     ({"pyramid_box", "pyramid_update"}, _ONLY_ZARR | _LAYERS, "writes a region first, which is refused"),

@@ -112,7 +112,7 @@ def convert(
         Channels to convert, in this order; by default all. Red, green and blue are three channels, alpha is a fourth.
     axes : str, optional
         Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``; ``-`` stands for an axis of length 1. By default the order that the
-        file states, else ``"zyx"`` or ``"czyx"``.
+        file states, else ``"zyx"`` or ``"czyx"``. Arrays of N5 list x first.
     dtype : dtype_like, optional
         Data type of the target; by default that of the source (bits become uint8, half floats float32). Without ``value_range``, a value that does not fit
         raises an error.
@@ -223,7 +223,8 @@ def convert(
     # Three routes: export one mag of a volume as images; copy the levels of an image to the same positions; import images or an array as one level.
     # The options axes and on_error only apply to images, so they select the third route for a source that could be either, such as a Zarr array.
     find_levels = _find_layers if is_wkw else _find_source
-    resolved = find_levels(source, whole_images=not any(image_options.values()))
+    its_format = format_of(source) if axes is not None else None
+    resolved = None if its_format is not None and its_format.takes_axes else find_levels(source, whole_images=not any(image_options.values()))
     image, name = (None, layer) if resolved is None else _choose_layer_of(resolved, layer)
     if is_wkw and resolved is not None and (image is None or image.container is not None or is_export(target)):
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))

@@ -20,7 +20,7 @@ from wkwdask.formats.registry import storage_records
 @click.argument("target")
 @click.option("--layer", help="Layer of the dataset. Default for a new one: color or segmentation.")
 @click.option("--mag", metavar="MAG", help="Mag to write, 1 by default, or to export, by default the finest.")
-@click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx. Default: as stated in the file, else zyx or czyx.")
+@click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx (N5: x first). Default: as the file states, else zyx or czyx.")
 @click.option("--channels", metavar="N,N", callback=numbers_callback("channels", int), help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.")
 @click.option("--dtype", help="Data type, such as uint8. Default: unchanged.")
 @click.option(

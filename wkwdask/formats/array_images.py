@@ -17,7 +17,7 @@ from wkwdask.store.paths import split
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -42,11 +42,6 @@ class ArrayGeometry(NamedTuple):
     """Edge lengths of a voxel [nm], None if unknown."""
     offset: Vec3
     """Absolute first voxel [voxels of the mag]."""
-
-
-def axis_letters(names: Iterable[str]) -> list[str]:
-    """Return the letter of each axis by its name, ``-`` for an axis that is neither spatial nor channels."""
-    return [name if name in ("x", "y", "z") else "c" if name in ("c", "channel", "ch") else "-" for name in names]
 
 
 def xyz_values(values: Any, letters: Sequence[str], default: float) -> Lengths | None:

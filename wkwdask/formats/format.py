@@ -178,6 +178,8 @@ class ArrayFormat:
     """Why ``zarr.json`` files beside the data cannot describe it, empty if they can."""
     has_plain_arrays: ClassVar[bool] = False
     """Whether the format also stores arrays without a position in space, like HDF5 files do."""
+    takes_axes: ClassVar[bool] = False
+    """Whether one array can be converted with axes that the user states."""
     level_record: ClassVar[str] = ""
     """File that describes a level, if each level has one."""
     level_entries: ClassVar[str] = ""

@@ -1,7 +1,8 @@
 """Parsed ``attributes.json`` of N5 datasets and groups: storage, voxel size and position. Does no I/O.
 
 An N5 group is any folder, and a dataset is a group whose attributes have ``dimensions`` (N5 specification 4.0.0). All lengths are listed with the fastest axis,
-x, first. The specification has no voxel sizes or positions. Other software stores them by several conventions; malformed attributes are ignored.
+x, first. The specification has no axis names, voxel sizes or positions. Other software stores them by several conventions. Axis names that are not
+understood are errors; other malformed attributes are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, place_fault, xyz_values
+from wkwdask.formats.array_images import ArrayGeometry, guess_ratio, nm_per_unit, place_fault, xyz_values
+from wkwdask.formats.axes import REMEDY, axes_of, names_in
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
 from wkwdask.model.levels import base_level, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
@@ -100,8 +102,10 @@ def is_whole_number(value: Any) -> bool:
 # 1. transform and multiscales: Janelia COSEM, WEBKNOSSOS;
 # 2. downsamplingFactors, scales and pixelResolution: n5-viewer, BigDataViewer;
 # 3. axes, resolution and units: Neuroglancer, tensorstore.
+# Axes are named by axes (objects with label and type: n5-ij), axisOrder (Paintera), transform, or by numChannels, numSlices and numFrames (n5-ij).
 LEVEL_NAME = re.compile(r"s(\d+)", re.ASCII)
-_DEFAULT_AXES = "xyzct"
+_USUAL_AXES = "xyzct"
+_REMEDY = f'"axes" in {FILE_NAME} states others, such as ["x", "y", "z", "c"]; {REMEDY}, x first'
 
 
 def level_number(name: str) -> int | None:
@@ -129,35 +133,29 @@ def group_factors(group: Mapping[str, Any]) -> list[Any]:
     return []
 
 
-def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> str:
+def dataset_axes(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> str:
     """Return one letter per axis, ``-`` for an axis of length 1 that is not supported."""
     rank = len(dataset.dimensions)
-    names = axis_names(attributes, rank) or list(_DEFAULT_AXES[:rank].ljust(rank, "-"))
-    letters = axis_letters(names)
-    unsupported = [n for n, letter in enumerate(letters) if (letter == "-" or letter in letters[:n]) and dataset.dimensions[n] != 1]
-    if unsupported or "x" not in letters:
-        what = f"an axis {names[unsupported[0]]!r} of length {dataset.dimensions[unsupported[0]]}" if unsupported else "no axis x"
-        raise UnsupportedError(f"{source}: has {what}, expected the axes x, y, z and c")
-    return "".join("-" if letter in letters[:n] else letter for n, letter in enumerate(letters))
+    names, usual = axis_names(attributes, dataset.dimensions), _USUAL_AXES[:rank].ljust(rank, "-")
+    return axes_of(names, dataset.dimensions, source, usual=usual, needed="x", remedy=_REMEDY)
 
 
-def axis_names(attributes: Mapping[str, Any], rank: int) -> list[str] | None:
-    """Return the axis names of a dataset, fastest first, or None."""
-    names, transform = _parse_axis_names(attributes.get("axes"), rank), attributes.get("transform")
-    if names is not None or not isinstance(transform, dict):
-        return names
-    names = _parse_axis_names(transform.get("axes"), rank)
-    if names is None or transform.get("ordering") == "F":
-        return names
-    return names[::-1]  # C ordering: ``transform`` lists the slowest axis first, as numpy does
+def axis_names(attributes: Mapping[str, Any], dimensions: Sequence[int]) -> list[str | None]:
+    """Return the stated axis names of a dataset, fastest first; empty if there are none."""
+    transform = attributes.get("transform")
+    listed = names_in(transform.get("axes")) if isinstance(transform, dict) else []
+    # C ordering: ``transform`` lists the slowest axis first, as numpy does
+    of_transform = listed if isinstance(transform, dict) and transform.get("ordering") == "F" else listed[::-1]
+    stated = (names_in(attributes.get("axes")), names_in(attributes.get("axisOrder")), of_transform, _imagej_axes(attributes, len(dimensions)))
+    return next((names for names in stated if any(names)), [])
 
 
-def _parse_axis_names(value: Any, rank: int) -> list[str] | None:
-    """Return lower-case axis names, None if the value is not a list of distinct names with an x."""
-    if not isinstance(value, list) or len(value) != rank or not all(isinstance(name, str) for name in value):
-        return None
-    names = [name.lower() for name in value]
-    return names if "x" in names and len(set(names)) == rank else None
+def _imagej_axes(attributes: Mapping[str, Any], rank: int) -> list[str | None]:
+    """Return the axes of a dataset that n5-ij wrote: channels, slices and frames in this order, each if there are several."""
+    counts = [attributes.get(key) for key in ("numChannels", "numSlices", "numFrames")]
+    if not all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
+        return []
+    return list("xyczt") if rank == 5 else ["x", "y", *(letter for letter, count in zip("czt", counts, strict=True) if count != 1)]
 
 
 def _xyz_values(values: Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
@@ -262,7 +260,7 @@ class LevelMetadata:
     @classmethod
     def of(cls, name: str, dataset: N5Dataset | None, attributes: Mapping[str, Any], group: Mapping[str, Any], source: str) -> LevelMetadata:
         """Parse the attributes of a level and its group; raises UnsupportedError for other axes."""
-        letters = "xyz" if dataset is None else axes_of(dataset, attributes, f"{source}/{name}" if name else source)
+        letters = "xyz" if dataset is None else dataset_axes(dataset, attributes, f"{source}/{name}" if name else source)
         factors = level_factors({} if dataset is None else dataset.document, group, name, letters)
         return cls(dataset, letters, voxel_lengths_nm(attributes, letters), factors, _parse_transform(attributes))
 

@@ -48,6 +48,7 @@ class N5Format(ArrayFormat):
     edits = (N5Edit, N5Removal)
     removal = N5Removal
     image_files = (FILE_NAME,)
+    takes_axes = True
     recognise = staticmethod(is_n5)
     target = staticmethod(n5_target)
 

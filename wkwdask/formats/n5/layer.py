@@ -86,14 +86,14 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     return layers
 
 
-def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
-    """Open one dataset; ``axes`` returns a letter for each axis from the shape and the axis names, or None if it has no names."""
+def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str | None]], str]) -> StoredArray:
+    """Open one dataset; ``axes`` returns a letter for each axis from the shape and the axis names, which may be empty."""
     store = open_store(location)
     document = read_attributes(store)
     if document is None or not is_dataset(document):
         raise MissingError(f"{location}: no N5 dataset here")
     dataset = parse_dataset(document, store.path_of(FILE_NAME))
-    letters = axes(dataset.dimensions, axis_names(document, len(dataset.dimensions)))
+    letters = axes(dataset.dimensions, axis_names(document, dataset.dimensions))
     return n5_array(with_witness(store, FILE_NAME), dataset, letters)
 
 

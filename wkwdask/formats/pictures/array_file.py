@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError, WkwDaskError
+from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError, WkwDaskError
+from wkwdask.formats.axes import axes_of
 from wkwdask.formats.pictures.slices import check_plausible, file_stamp, stored_dtype
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
@@ -30,6 +31,8 @@ from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import abspath, basename, dirname, is_below, join
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -319,15 +322,11 @@ def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
     return letters
 
 
-def default_axes(shape: tuple[int, ...], name: str) -> str:
-    """Return the usual axes of an array by its number of dimensions: channels first, then sections."""
-    usual = {2: "yx", 3: "zyx", 4: "czyx"}
-    extra = len(shape) - 4
-    if extra > 0 and shape[:extra] == (1,) * extra:
-        return "-" * extra + usual[4]
-    if len(shape) not in usual:
-        raise FormatError(f"{name}: an array of shape {shape}: name its axes with axes=, such as zyx")
-    return usual[len(shape)]
+def named_axes(names: Sequence[str | None], shape: tuple[int, ...], name: str) -> str:
+    """Return the axes of an array by their names, else the usual ones for its number of dimensions: channels first, then sections."""
+    extra = max(0, len(shape) - 4)
+    has_usual = len(shape) > 1 and shape[:extra] == (1,) * extra
+    return axes_of(names, shape, name, usual="-" * extra + "czyx"[-len(shape) :] if has_usual else "")
 
 
 def npy_ref(path: str) -> tuple[ArrayRef, bool]:

@@ -28,10 +28,10 @@ _PNG_HEAD_NBYTES = 26
 _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # by color type: gray, RGB, gray and alpha, RGBA
 
 
-def slices_of(path: str) -> list[Slice]:
+def slices_of(path: str, axes: str | None = None) -> list[Slice]:
     files.check_regular(path)
     try:
-        return tiff_slices(path) if is_tiff(path) else [_image_slice(path)]
+        return tiff_slices(path, axes) if is_tiff(path) else [_image_slice(path)]
     except FileNotFoundError:
         raise MissingError(f"{path}: not found") from None
     except ModuleNotFoundError:

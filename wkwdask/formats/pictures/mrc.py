@@ -28,8 +28,8 @@ class MrcArray(NamedTuple):
     """Array of an MRC file, and what the header states of it."""
 
     ref: ArrayRef
-    axes: str
-    """Order of the axes."""
+    axis_names: Sequence[str | None]
+    """Name of each axis, slowest first."""
     lengths_nm: Sequence[float]
     """Edge lengths of a voxel along x, y, z [nm], 0 if unknown."""
     notes: tuple[str, ...]
@@ -55,7 +55,8 @@ def open_mrc(path: str) -> MrcArray:
     group, depth = int(header.ispg), int(header.mz)
     if group in _VOLUME_STACKS and 0 < depth < shape[0]:
         notes.append(f"{path}: a stack of {shape[0] // depth} volumes of {depth} sections each, read as {shape[0]} consecutive sections")
-    stored = "".join("xyz"[n - 1] for n in reversed(maps)) if sorted(maps) == [1, 2, 3] else "zyx"
+    # Some software leaves the words mapc, mapr and maps (17 to 19) at zero.
+    stored = [{1: "x", 2: "y", 3: "z"}.get(n, str(n)) if any(maps) else None for n in reversed(maps)]
     # MRC2014: mode 0 is int8. IMOD writes uint8 in that mode, unless bit 0 of its flags says that bytes are signed.
     dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _DTYPES[mode]
     make_ref = gzip_ref if path.lower().endswith(".gz") else bytes_ref

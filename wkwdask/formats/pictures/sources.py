@@ -5,6 +5,7 @@ A path may name a file, a folder of images, a pattern, a list of files, or a dat
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -12,7 +13,7 @@ import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -20,13 +21,17 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MetadataWarning, MissingError, UnsupportedError
+from wkwdask.formats.n5.layer import FORMAT as N5
+from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.opening import open_stored
-from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, find_item, npy_ref, open_hdf5
+from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, find_item, named_axes, npy_ref, open_hdf5
 from wkwdask.formats.pictures.image_stack import ImageStack
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.formats.pictures.mrc import MRC_SUFFIXES, is_mrc, open_mrc
 from wkwdask.formats.pictures.slices import Slice, file_stamp
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, files_of_set, is_contiguous, is_tiff, open_checked_tiff, series_axes, series_of, series_slices
+from wkwdask.formats.registry import format_of, location_of
+from wkwdask.formats.zarr.layer import FORMAT as ZARR
 from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, is_plain_zarr, open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import import_extra
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
 HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 _HEADER_THREADS = 16
 _MAX_LISTED = 5  # bad slices in an error message
+_VIGRA_CHANNELS = 1  # typeFlags of an axis of channels (vigra, AxisType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,9 @@ def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     file, colon, key = text.rpartition(":")
     if colon and file.lower().endswith(HDF5_SUFFIXES):  # checked first: file.h5://dataset is not a URL
         return _open_hdf5(local_path(file), key.strip("/"), options)
+    its_format = None if options.axes is None else format_of(text)
+    if its_format is not None and its_format.takes_axes:
+        return {ZARR: _open_zarr, N5: _open_n5}[its_format.name](location_of(text), options)
     if not files.exists(local_path(text)) and files.has_magic(text):
         return _open_images(sort_naturally(files.matching(local_path(text))), text, options)
     path = local_path(text)
@@ -164,10 +173,12 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
     unknown = [path for path in paths if not path.lower().endswith(IMAGE_SUFFIXES)]
     if unknown:
         raise UnsupportedError(f"{unknown[0]}: not an image, expected one of {', '.join(IMAGE_SUFFIXES)}")
+    if options.axes not in (None, "yx", "zyx", "yxc", "zyxc") and not all(map(is_tiff, paths)):
+        raise ValueError(f"{name}: axes {options.axes!r} for PNG or JPEG, expected zyx or zyxc: their rows are y, their columns x, and the files z")
     if len(paths) > 1 and is_tiff(paths[0]) and files_of_set(paths[0]) == set(paths):
         return _open_tiff(paths[0], options)
     with ThreadPoolExecutor(_HEADER_THREADS, thread_name_prefix="wkwdask-headers") as threads:
-        slices_by_file = list(threads.map(slices_of, paths))
+        slices_by_file = list(threads.map(partial(slices_of, axes=options.axes), paths))
     missing = missing_numbers(paths) if all(len(slices) == 1 for slices in slices_by_file) else []
     notes = []
     if missing and options.fill:
@@ -304,14 +315,9 @@ def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths 
     return PlainSource(ArrayVolume(ref, axes, options.corner, BoundingBox(options.corner, size, options.mag)), voxel_size, notes)
 
 
-def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: str | None = None) -> str:
+def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: Sequence[str | None] = ()) -> str:
     """Return the axes from the user, else from the file, else the usual ones for the number of dimensions."""
-    try:
-        return check_axes(options.axes or stated or default_axes(shape, name), shape, name)
-    except ValueError as error:
-        if stated and not options.axes:  # the error is in the file, not in the call
-            raise CorruptError(str(error)) from None
-        raise
+    return named_axes(stated, shape, name) if options.axes is None else check_axes(options.axes, shape, name)
 
 
 def _open_npy(path: str, options: PlainOptions) -> PlainSource:
@@ -336,10 +342,17 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
         with reading(f"{path}:/{key}", "HDF5 dataset"):
             chunks = tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1]))
             ref = ArrayRef("hdf5", path, key, tuple(data.shape), data.dtype.str, chunks, 0, file_stamp(path))
-            labels = "".join(dim.label.lower() if len(dim.label) == 1 else "?" for dim in data.dims)
-            voxel_size = _hdf5_voxel_size(data)
-        axes = _axes_of(options, ref.shape, ref.name, labels if {"x", "y"} <= set(labels) <= set("xyzc") else None)
-        return _array(ref, axes, options, voxel_size)
+            axis_names, voxel_size = _hdf5_axis_names(data) if options.axes is None else [], _hdf5_voxel_size(data)
+        return _array(ref, _axes_of(options, ref.shape, ref.name, axis_names), options, voxel_size)
+
+
+def _hdf5_axis_names(data: Any) -> list[str | None]:
+    """Return the axis names of a dataset: the axistags of ilastik (vigra), or else the labels or scales of its dimensions."""
+    if "axistags" in data.attrs:
+        tags = json.loads(data.attrs["axistags"])["axes"]
+        return ["c" if tag.get("typeFlags") == _VIGRA_CHANNELS else str(tag["key"]) for tag in tags]
+    # netCDF names a dimension by the dataset that is its scale.
+    return [dim.label or (basename(dim[0].name) if len(dim) else None) for dim in data.dims]
 
 
 def _hdf5_voxel_size(data: Any) -> Lengths | None:
@@ -359,23 +372,27 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
     if len(images) > 1 or path not in (image.folder, level.folder):
         raise FormatError(f"{path}: a group without multiscales: name an array in it: {', '.join(one.folder for one in images)}")
     lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
-    if options.axes is None and not level.problem and level.key:
+    if options.axes is None and level.key:
         volume = level.open()
         volume = relative_to(volume, volume.origin)
     else:
-        volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, _plain_axes(names)))
+        volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, names))
+    return _stored(volume, options, lengths)
+
+
+def _open_n5(path: str, options: PlainOptions) -> PlainSource:
+    """Open an N5 dataset with stated axes, the fastest first as in its ``dimensions``."""
+    return _stored(open_n5_volume(path, lambda shape, names: _axes_of(options, tuple(shape), path, names)), options, None)
+
+
+def _stored(volume: StoredArray, options: PlainOptions, lengths: Lengths | None) -> PlainSource:
     if volume.box.is_empty:
         raise BoundsError(f"{volume.name}: the source holds no voxels: its size is {volume.box.size}")
     return PlainSource(replace(volume, mag=options.mag).moved(options.corner), lengths)
 
 
-def _plain_axes(names: Sequence[str] | None) -> str | None:
-    """Return the axes of an array if all dimension names are letters of c, z, y, x, else None."""
-    return "".join(names).lower() if names and all(name and name.lower() in "xyzc" for name in names) else None
-
-
 def _open_mrc(path: str, options: PlainOptions) -> PlainSource:
-    ref, stated, lengths, notes = open_mrc(path)
+    ref, names, lengths, notes = open_mrc(path)
     for note in notes:
         warnings.warn(note, MetadataWarning, stacklevel=2)
-    return _array(ref, _axes_of(options, ref.shape, path, stated), options, _valid_lengths(lengths))
+    return _array(ref, _axes_of(options, ref.shape, path, names), options, _valid_lengths(lengths))

@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.formats.axes import REMEDY
+from wkwdask.formats.pictures.array_file import check_axes
 from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible, stored_dtype
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
@@ -171,11 +173,15 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
         raise CorruptError(f"{path}: its OME description claims {claimed:.0f} planes, expected at most {_MAX_PLANES}")
 
 
-def tiff_slices(path: str) -> list[Slice]:
+def tiff_slices(path: str, axes: str | None = None) -> list[Slice]:
+    """Return the slices of one file of a stack; ``axes`` are those of the file, or of the stack with the files along z."""
     with open_checked_tiff(path) as tiff:
-        described = tiff.series if tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
+        described = tiff.series if axes is not None or tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
         if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
-            return series_slices(series_of(tiff, path), path, None)
+            found = series_of(tiff, path)
+            if axes is not None:
+                axes = check_axes(axes[1:] if axes[:1] == "z" and len(axes) > len(found[0].shape) else axes, found[0].shape, path)
+            return series_slices(found, path, axes)
         # Each file of a set of OME-TIFFs describes the whole set. Without the others, it contributes its own pages.
         for series in described:
             if any(length > 1 for axis, length in zip(series.axes, series.shape, strict=True) if axis not in "ZYXS"):
@@ -226,7 +232,7 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
         letters += axis if axis in "xyzc" and axis not in letters else "-" if length == 1 else letter
     unknown = [letter for letter in letters if letter not in "xyzc-"]
     if unknown:
-        raise FormatError(f"{path}: axes {series.axes} of shape {series.shape}: use axes= to state which of them are c, z, y and x")
+        raise FormatError(f"{path}: axes {series.axes} of shape {series.shape}: expected c, z, y and x; {REMEDY}")
     return letters
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_images import array_image, array_level
+from wkwdask.formats.axes import axes_of
 from wkwdask.formats.n5.attributes import is_whole_number
 from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.layer import open_zarr_volume
-from wkwdask.formats.zarr.ngff import axes_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
@@ -339,14 +339,18 @@ def _mag_entry(record: LayerRecord, mag: Mag) -> dict[str, Any]:
     return next((item for item in items if Mag.parse(item["mag"]) == mag), {}) if isinstance(items, list) else {}
 
 
-def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequence[int], names: Sequence[str] | None) -> str:
+_REMEDY = "axisOrder in the entry of the mag states the dimension of each of x, y, z and c"
+
+
+def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequence[int], names: Sequence[str | None]) -> str:
     """Return the letters of the axes of a mag's array: by ``axisOrder``, or else by the names in the array, or else in the order c, x, y, z.
 
     ``axisOrder`` maps each axis to its index in ``shape`` (Zarr) or ``dimensions`` (N5). A channel axis that it does not list comes first.
     """
     order = item.get("axisOrder")
     if order is None:
-        return axes_of(shape, names or ("xy" if len(shape) == 2 else "cxyz"[-len(shape) :]), source)
+        usual = {2: "xy", 3: "xyz", 4: "cxyz", 5: "tczyx"}.get(len(shape), "")
+        return axes_of(names, shape, source, usual=usual, remedy=_REMEDY)
     if not isinstance(order, dict) or not {"x", "y"} <= set(order) or not all(map(is_whole_number, order.values())):
         raise CorruptError(f"{source}: axisOrder: expected the index of a dimension for each of x, y and z, found {json.dumps(order)[:80]}")
     places = {letter: int(index) for letter, index in order.items()}
@@ -361,9 +365,9 @@ def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequenc
         raise CorruptError(f"{source}: axisOrder: expected the index of one of {len(shape)} dimensions for each axis, found {json.dumps(order)[:80]}")
     letters = {index: letter for letter, index in places.items()}
     rest = [index for index in range(len(shape)) if index not in letters]
-    if rest and "c" not in places:
+    if rest and "c" not in places and "z" in places:
         letters[rest[0]] = "c"
-    return axes_of(shape, [letters.get(index, "-") for index in range(len(shape))], source)
+    return axes_of([letters.get(index) for index in range(len(shape))], shape, source, usual="", remedy=_REMEDY)
 
 
 def _channels(record: LayerRecord, item: dict[str, Any], stored: int, source: str) -> tuple[int, int]:

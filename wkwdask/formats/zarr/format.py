@@ -52,6 +52,7 @@ class ZarrFormat(ArrayFormat):
     removal = NgffRemoval
     image_files = ("zarr.json", ".zattrs", ".zgroup")
     has_plain_arrays = True
+    takes_axes = True
     recognise = staticmethod(is_zarr)
     is_image = staticmethod(is_image)
     target = staticmethod(ngff_target)

@@ -150,7 +150,7 @@ def _image_faults(group: Node, image: NgffImage, arrays: Mapping[str, Node]) -> 
             yield from _contradictions(path, image.axes, (present[0], arrays[present[0].path]), (level, node))
 
 
-def _contradictions(path: str, axes: tuple[str, ...], finest: tuple[NgffLevel, Node], level: tuple[NgffLevel, Node]) -> Iterator[Fault]:
+def _contradictions(path: str, axes: tuple[str | None, ...], finest: tuple[NgffLevel, Node], level: tuple[NgffLevel, Node]) -> Iterator[Fault]:
     """Yield the contradictions of a level with the finest one: other lengths of an axis that is not in space, or another place in space."""
     unknown = (0.0,) * len(axes)
     scales, shifts = [each.scale or unknown for each, _ in (finest, level)], [each.translation or unknown for each, _ in (finest, level)]

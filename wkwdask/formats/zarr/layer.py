@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
-from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level, axis_letters
+from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
+from wkwdask.formats.axes import axes_of, axis_letter, names_in
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
 from wkwdask.formats.zarr.documents import INNER_BOX
-from wkwdask.formats.zarr.ngff import NgffImage, NgffLevel, axes_of, check_version, parse_image, place_levels
+from wkwdask.formats.zarr.ngff import NgffImage, NgffLevel, check_version, parse_image, place_levels
 from wkwdask.formats.zarr.ngff_copy import NgffGroup
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _MAX_DOCUMENT_NBYTES = 64 << 20
+_USUAL_AXES = "tczyx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,15 @@ class Node:
         return dtype if dtype is not None and dtype.kind in _NUMERIC_KINDS else None
 
     @property
-    def names(self) -> list[str] | None:
-        """Axis names: ``dimension_names`` of version 3, else ``_ARRAY_DIMENSIONS`` of xarray; None if it has neither."""
-        names = self.document.get("dimension_names") or self.attributes.get("_ARRAY_DIMENSIONS")
-        return list(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+    def names(self) -> list[str | None]:
+        """Axis names: ``dimension_names`` of version 3, else ``_ARRAY_DIMENSIONS`` of xarray; empty if it has neither."""
+        names = names_in(self.document.get("dimension_names"))
+        return names if any(names) else names_in(self.attributes.get("_ARRAY_DIMENSIONS"))
+
+    def letters(self, names: Sequence[str | None], location: str) -> str:
+        """Return the letter of each axis by the names that an image states, else by those of the array, else by the usual order."""
+        rank = len(self.shape)
+        return axes_of(names or self.names, self.shape, location, usual=_USUAL_AXES[-rank:] if 2 <= rank <= len(_USUAL_AXES) else "")
 
     def member(self, key: str) -> Node | None:
         """Read a member of a group, or None."""
@@ -280,16 +287,14 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
                 raise node
             if node is None or not node.is_array:
                 raise KeyError
-            if image.system is not None and len(node.shape) != len(image.axes):
-                raise CorruptError(f"has {len(node.shape)} axes, the coordinate system {image.system!r} has {len(image.axes)}")
-            arrays[level.path] = (node, axes_of(node.shape, image.axes or node.names or "tczyx"[-len(node.shape) :], array_location))
+            arrays[level.path] = (node, node.letters(image.axes, array_location))
         except (KeyError, FileNotFoundError):
             broken[level.path] = MissingError(f"{array_location}: not found, though the image lists it")
         except UnsupportedError as unsupported:
             broken[level.path] = unsupported
         except CorruptError as corrupt:
             broken[level.path] = CorruptError(f"{array_location}: not readable as array: {reason_of(corrupt)}")
-    default_axes = next((letters for _, letters in arrays.values()), "".join(axis_letters(image.axes)))
+    default_axes = next((letters for _, letters in arrays.values()), "".join(map(axis_letter, map(str, image.axes))))
     axes = [arrays[level.path][1] if level.path in arrays else default_axes for level in image.levels]
     shapes = [arrays[level.path][0].shape if level.path in arrays else None for level in image.levels]
     geometries = dict(zip((level.path for level in image.levels), place_levels(image, axes, shapes), strict=True))
@@ -316,13 +321,16 @@ def _exported_base(arrays: Mapping[str, tuple[Node, Mag | None]]) -> Lengths:
 
 
 def _image_from_array(node: Node, location: str, name: str) -> Image:
-    """Return one array as an image, placed by its attributes."""
-    geometry = _exported_geometry(node, axes_of(node.shape, node.names or (), location))
-    return array_image(FORMAT, location, name, [_level(node, location, "", geometry)], "")
+    """Return one array as an image, placed by its attributes; an array with unsupported axes keeps its error."""
+    try:
+        level = _level(node, location, "", _exported_geometry(node, node.letters((), location)))
+    except UnsupportedError as error:
+        level = Level("", location, mag=MAG_1, problem=str(error), error=UnsupportedError)
+    return array_image(FORMAT, location, name, [level], "")
 
 
-def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
-    """Open one array; ``axes`` returns a letter for each axis from the shape and the axis names, or None if it has no names."""
+def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str | None]], str]) -> StoredArray:
+    """Open one array; ``axes`` returns a letter for each axis from the shape and the axis names, which may be empty."""
     node = read_node(location)
     if node is None or not node.is_array:
         check_version({} if node is None else node.attributes, location)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, xyz_values
+from wkwdask.formats.array_images import ArrayGeometry, guess_ratio, nm_per_unit, xyz_values
+from wkwdask.formats.axes import axis_letter, name_by_type, names_in
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, dataset_entry, parse_placed, steps_of
 from wkwdask.model.levels import base_level, finest_first, is_number, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
@@ -101,7 +102,7 @@ class ImageAxes:
     @classmethod
     def of_image(cls, image: Mapping[str, Any], named: Sequence[Mapping[str, Any]]) -> ImageAxes | None:
         """Return the axes of an entry of ``multiscales``; None if new levels cannot have them."""
-        letters = "".join(axis_letters(str(axis.get("name")).lower() for axis in named))
+        letters = "".join(axis_letter(str(name_by_type(axis))) for axis in named)
         units = {letter: axis.get("unit") for letter, axis in zip(letters, named, strict=True) if letter in "xyz"}
         lengths = (1.0, 1.0, 1.0) if set(units.values()) <= {None} else nm_per_unit(units, None)
         # The transformations of the whole image apply after those of a level (OME-NGFF 0.5, "multiscales").
@@ -194,7 +195,7 @@ def attributes_for_viewer(attributes: Mapping[str, Any], source: str, finest: Ma
         image["datasets"].sort(key=lambda entry: order.index(str(entry["path"])))
     if parsed is not None and parsed.levels[0].scale is not None:
         factors = dict(zip("xyz", finest.factors, strict=True))
-        lengths = zip(axis_letters(parsed.axes), parsed.levels[0].scale, strict=True)
+        lengths = zip(map(axis_letter, map(str, parsed.axes)), parsed.levels[0].scale, strict=True)
         half = {"type": "translation", "translation": [length / factors.get(letter, 1) / 2 for letter, length in lengths]}
         image["coordinateTransformations"] = [*image.get("coordinateTransformations", ()), half]
     for axis in image["axes"] if is_rgb else ():
@@ -221,7 +222,6 @@ def label_attributes(names: Sequence[str], version: str) -> dict[str, Any]:
     return {"ome": {"version": version, "labels": list(names)}} if zarr_format_of(version) == 3 else {"labels": list(names)}
 
 
-_DEFAULT_AXES = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
 _KNOWN_VERSION = re.compile(r"0\.[1-6](\D.*)?")
 
 
@@ -240,8 +240,8 @@ class NgffLevel:
 class NgffImage:
     """Parsed first entry of ``multiscales``."""
 
-    axes: tuple[str, ...]
-    """Lower-case axis names; empty if not stated, as in versions 0.1 and 0.2."""
+    axes: tuple[str | None, ...]
+    """Axis names, ``c`` for one of the type channel; empty if not stated, as in versions 0.1 and 0.2."""
     units: tuple[str | None, ...]
     levels: tuple[NgffLevel, ...]
     is_labels: bool = False
@@ -282,9 +282,7 @@ def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
         first = ome["multiscales"][0]
         if "coordinateSystems" in first or (has_systems(str(ome.get("version"))) and "axes" not in first):
             return _parse_placed(first, source, is_labels="image-label" in ome)
-        named = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes") or []]
-        axes = tuple(str(axis["name"]).lower() for axis in named)
-        units = tuple(axis.get("unit") for axis in named)
+        axes, units = _parse_axes(first.get("axes"))
         common = first.get("coordinateTransformations") or []
         levels = tuple(_parse_level(entry, common) for entry in first["datasets"])
     except (KeyError, IndexError, TypeError, AttributeError):
@@ -296,8 +294,17 @@ def _parse_placed(image: Mapping[str, Any], source: str, *, is_labels: bool) -> 
     """Parse an entry of ``multiscales`` with the coordinate systems of version 0.6."""
     placed = parse_placed(image, f"{source}: multiscales[0]")
     levels = tuple(NgffLevel(path, *((None, None) if place is None else (place.scale, place.translation))) for path, place in placed.placements)
-    names, units = (tuple(axis.get(key) for axis in placed.axes) for key in ("name", "unit"))
-    return NgffImage(tuple(str(name).lower() for name in names), units, _finest_first(levels), is_labels, placed.system, placed.ignored)
+    axes, units = _parse_axes(list(placed.axes))
+    return NgffImage(axes, units, _finest_first(levels), is_labels, placed.system, placed.ignored)
+
+
+def _parse_axes(value: Any) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+    """Return the names and units of the axes; two empty tuples if no axis is named."""
+    names = [None if name is None else name.lower() for name in names_in(value or None)]
+    if not any(names):
+        return (), ()
+    units = [axis.get("unit") if isinstance(axis, dict) else None for axis in value] if isinstance(value, list) else [None] * len(names)
+    return tuple(names), tuple(units)
 
 
 def _finest_first(levels: tuple[NgffLevel, ...]) -> tuple[NgffLevel, ...]:
@@ -323,31 +330,6 @@ def _parse_numbers(value: Any) -> list[float] | None:
     if not isinstance(value, list) or not all(map(is_number, value)):
         return None
     return [float(n) for n in value]
-
-
-def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> str:
-    """Return the letter of each axis of an array, ``-`` for an unsupported axis of length 1.
-
-    Examples
-    --------
-    >>> axes_of((1, 3, 10, 20, 30), ("t", "c", "z", "y", "x"), "em")
-    '-czyx'
-    """
-    lower = [str(name).lower() for name in names]
-    if len(lower) != len(shape) or not {"x", "y"} <= set(lower):
-        default = _DEFAULT_AXES.get(len(shape))
-        if default is None:
-            raise UnsupportedError(f"{source}: the axes of an array of shape {tuple(shape)} have no names, expected the axes x, y, z and c")
-        lower = list(default)
-    letters = axis_letters(lower)
-    for n, letter in enumerate(letters):
-        if letter == "-" or letter in letters[:n]:
-            if shape[n] != 1:
-                raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length {shape[n]}, expected the axes x, y, z and c")
-            letters[n] = "-"
-        elif letter == "c" and not shape[n]:
-            raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length 0, expected at least one channel")
-    return "".join(letters)
 
 
 def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int] | None]) -> list[ArrayGeometry]:

@@ -25,7 +25,7 @@ class NgffGroup:
     """Group of an image that was read."""
 
     attributes: Mapping[str, Any]
-    axes: tuple[str, ...]
+    axes: tuple[str | None, ...]
     ignored: str = ""
     """Warning about transformations that are not applied, empty if there are none."""
 

@@ -1,0 +1,92 @@
+"""Axes of arrays by the names that a file states. Does no I/O.
+
+Names that are understood are used, and no name at all means the usual axes of the format. All other names are an error: voxels would end up in wrong places.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REMEDY = 'convert() with axes= states other ones (wkwdask convert --axes), such as axes="zyxc", with - for an axis of length 1'
+_CHANNELS = ("c", "channel", "channels", "ch")
+# Names that software gives to axes without a name: xarray, netCDF, vigra.
+_PLACEHOLDER = re.compile(r"(phony_)?dim_\d+|\?|", re.ASCII)
+
+
+def axis_letter(name: str) -> str:
+    """Return the letter of an axis by its name, ``-`` for an axis that is neither spatial nor channels."""
+    lower = name.lower()
+    return lower if lower in ("x", "y", "z") else "c" if lower in _CHANNELS else "-"
+
+
+def name_by_type(axis: Any) -> str | None:
+    """Return the name of an axis from a text, or an object with a name (or label) and a type; None if it has no name."""
+    if axis is None or isinstance(axis, str):
+        return axis
+    if not isinstance(axis, dict):
+        return str(axis)
+    name, kind = axis.get("name", axis.get("label")), axis.get("type")
+    if kind == "channel":
+        return "c"
+    if name is None:
+        return None
+    letter = axis_letter(str(name))
+    contradicts = (kind == "space" and letter == "c") or (kind == "time" and letter != "-")
+    return f"{name} ({kind})" if contradicts else str(name)
+
+
+def names_in(value: Any) -> list[str | None]:
+    """Return the axis names that a document states: a text with a letter for each axis, or a list; empty if it states none."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return list(value)
+    return [name_by_type(axis) for axis in value] if isinstance(value, list) else [str(value)]
+
+
+def axes_of(
+    names: Sequence[str | None], shape: Sequence[int], source: str, *, usual: str, needed: str = "xy", remedy: str = REMEDY
+) -> str:  # fmt: skip
+    """Return the letter of each axis of an array, ``-`` for an axis of length 1 without meaning; raises UnsupportedError for axes that are not supported.
+
+    ``usual`` are the names of the axes of an array of this rank that states none, empty if there are none. They also complete names that agree with them.
+
+    Examples
+    --------
+    >>> axes_of(("t", "c", "z", "y", "x"), (1, 3, 10, 20, 30), "em", usual="tczyx")
+    '-czyx'
+    >>> axes_of((None, "y", "x"), (10, 20, 30), "em", usual="zyx")
+    'zyx'
+    """
+    named = [None if name is None or _PLACEHOLDER.fullmatch(name) else name for name in names]
+    is_stated = any(named)
+    if is_stated and len(named) != len(shape):
+        raise UnsupportedError(f"{source}: states {len(named)} axes ({_listed(named)}) for an array of shape {tuple(shape)}; {remedy}")
+    if len(usual) == len(shape) and all(name is None or axis_letter(name) == letter for name, letter in zip(named, usual, strict=is_stated)):
+        named = list(usual)
+    elif not is_stated:
+        raise UnsupportedError(f"{source}: the axes of an array of shape {tuple(shape)} have no names, expected the axes x, y, z and c; {remedy}")
+    letters: list[str] = []
+    problem = ""
+    for name, length in zip(named, shape, strict=True):
+        letter = "-" if name is None else axis_letter(name)
+        if letter == "c" and not length:
+            raise UnsupportedError(f"{source}: has an axis {name!r} of length 0, expected at least one channel")
+        if (letter == "-" or letter in letters) and length != 1:
+            problem = problem or f"an axis {name or 'without a name'!r} of length {length}"
+        letters.append("-" if letter in letters else letter)
+    problem = problem or next((f"no axis {letter}" for letter in needed if letter not in letters), "")
+    if problem:
+        stated = f"; it states {_listed(named)} for the shape {tuple(shape)}" if is_stated else f"; its shape is {tuple(shape)}"
+        raise UnsupportedError(f"{source}: has {problem}, expected the axes x, y, z and c{stated}; {remedy}")
+    return "".join(letters)
+
+
+def _listed(names: Sequence[str | None]) -> str:
+    return ", ".join("no name" if name is None else name for name in names)
