@@ -160,17 +160,17 @@ def test_a_whole_wkw_file_is_one_request(web):
         assert sorted(name for name in far.names() if name.endswith(".wkw") and name != "header.wkw") == ["x0.wkw", "x0.wkw"]
 
 
-def test_the_suffix_of_chunks_is_looked_for_once(far):
+def test_suffixes_of_few_absent_chunks_are_looked_for(far):
     (form,) = (form for form in FORMS if form.name == "precomputed")
     pytest.importorskip(form.needs, reason="writes the volume")
     url, corner = form.url(far.url), ((0, 0, 0), (1, 1, 1))
     assert not wkwdask.read(url, form.box(corner)).any()
-    assert len(far.requests) <= 1 + 1 + 6  # info, the absent chunk, and the names of one that exists
+    assert len(far.requests) <= 1 + 6  # info, and the names of the absent chunk
     far.clear()
     np.testing.assert_array_equal(wkwdask.read(url, form.box(PARTS[1])), form.crop(PARTS[1]))
     paths = [request.path for request in far.requests]
-    assert len(paths) == len(set(paths))
-    assert not [path for path in paths if path.endswith(".gz")]
+    assert len(paths) - len(set(paths)) <= 6  # the names of the chunk in the middle, if no chunk was found before
+    assert len([path for path in paths if path.endswith(".gz")]) <= 8
 
 
 def test_levels_are_opened_at_the_same_time(web):

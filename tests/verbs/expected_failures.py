@@ -20,7 +20,6 @@ class Fault:
 ENCODED = Fault("pyramids take encoded bytes that zarr-python alone decodes for voxels", (AssertionError, CorruptError, TruncatedError))
 N5_LEVELS = Fault("a level that is added to a group without multiscales hides the levels before it", (AssertionError, BoundsError, MissingError, ValueError))
 N5_PLACE = Fault("N5 without a voxel size loses its position, and the offset of Paintera is ignored", (AssertionError, BoundsError))
-SUFFIXES = Fault("a scale with and without the suffix .gz has zeros over HTTP")
 CREMI = Fault("the offset of CREMI is ignored", (AssertionError, BoundsError))
 RATIOS = Fault("levels whose scales are ratios of shapes are lost", (AssertionError, MissingError))
 LARGEST = Fault("the id 2^64 - 1 is never mapped")
@@ -176,7 +175,6 @@ EXPECTED_FAILURES = {
     ("verify_pyramid", "n5-tensorstore-single"): N5_LEVELS,
     ("repair_by_method", "n5-tensorstore-single"): N5_LEVELS,
     ("repair", "n5-tensorstore-single"): N5_LEVELS,
-    ("serve", "cloud-volume-gz"): SUFFIXES,
     ("remap", "largest-id"): LARGEST,
     ("remap_to_wkw", "largest-id"): LARGEST,
     ("renumber", "largest-id"): LARGEST,

@@ -735,6 +735,7 @@ class FilesWriter(Writer):
     def __init__(self, target: TargetArray, shard: Vec3, part: Vec3 | None) -> None:
         super().__init__(target, shard, part)
         self._files = target.array.store.new_files(target.parts.url)
+        self._written: list[Vec4] = []
 
     def _store(self, encoded: EncodedBox) -> None:
         target = self._target
@@ -745,7 +746,7 @@ class FilesWriter(Writer):
                 continue
             if not (target.is_in_place and self._is_stored(key, data)):  # equal files keep their time, so that nothing above is rebuilt
                 self._files.write(key, data)
-            target.remove_file(cell, others=True)
+            self._written.append(cell)
         if encoded.pieces is not None:
             encoded.pieces.release()
 
@@ -765,6 +766,8 @@ class FilesWriter(Writer):
     def close(self) -> Receipt:
         receipt = self._stats.receipt(self._shard, self._part)
         self._files.publish()
+        for cell in self._written:  # only now: a file of another name holds the voxels until the new one is published
+            self._target.remove_file(cell, others=True)
         if self._part is None:
             return self._target.published_receipt(receipt)
         if not self._files.count:

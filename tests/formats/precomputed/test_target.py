@@ -186,7 +186,7 @@ def test_the_negative_zero_is_no_zero(tmp_path):
 def test_chunks_that_are_files(tmp_path, monkeypatch, compress):
     """A group has one receipt for all of its files, which are flushed a few at a time."""
     monkeypatch.setattr(new_files, "_OPEN_AT_ONCE", 5)
-    target, array = target_of(tmp_path, None, packing="file" if compress else ""), voxels()
+    target, array = target_of(tmp_path, None, packing=".gz" if compress else ""), voxels()
     assert target.shard_shape == (32, 32, 16)
     receipt = write_whole(target, (0, 0, 0), array, bricks_of(target, (0, 0, 0))[::-1])
     found = files(target.folder)

@@ -10,7 +10,7 @@ from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_file import cached_info
 from wkwdask.formats.precomputed.layouts import PrecomputedShards, SpanFiles
-from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
+from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming, stored_suffix
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.chunk_grid import ChunkGrid, Vec4, grouped_unit
@@ -77,8 +77,17 @@ def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> Stor
 
 
 def target_scale(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> TargetArray:
-    """Return the placement of a new scale; unsharded chunks become gzip files if the codec packs files."""
+    """Return the placement of a new scale; files of unsharded chunks have the suffix that the codec states."""
     return TargetArray(_array(store, volume, scale, codec, mag, None), store)
+
+
+def with_stored_suffix(array: StoredArray) -> StoredArray:
+    """Return an array whose new files get the suffix of the stored ones; readers on servers look for one."""
+    naming, codec = array.naming, array.codec
+    if not isinstance(naming, SpanNaming) or not isinstance(codec, PrecomputedCodec):
+        return array
+    suffix = stored_suffix(array.store)
+    return replace(array, naming=replace(naming, suffix=suffix), codec=replace(codec, packing=suffix))
 
 
 def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag, opened: RecordState | None) -> StoredArray:
@@ -89,7 +98,7 @@ def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, m
     if sharding is None:
         file: Vec4 | None = chunk
         unit = grouped_unit(size, chunk, codec.dtype.itemsize)
-        naming, layout = SpanNaming(scale.voxel_offset, scale.chunk_size, scale.size, ".gz" if codec.packing else ""), SpanFiles()
+        naming, layout = SpanNaming(scale.voxel_offset, scale.chunk_size, scale.size, codec.packing), SpanFiles()
     else:
         # Hashed identifiers scatter the chunks of a shard over the volume: then no box of voxels is one file,
         # and the unit of work is the whole grid, rounded up to powers of two.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,9 +16,10 @@ from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.codec import ChunkCodec, clip, decode_raw
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.codec import Reframe
     from wkwdask.model.file_buffer import EncodedPieces
+
+_GZIP = ("chunk", ".gz")
+_IMAGECODECS = {".br": ("brotli_encode", 5), ".zstd": ("zstd_encode", 5)}
+"""Functions of imagecodecs that compress files, by the suffix, and their levels."""
+_COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.compress, ".bz2": bz2.compress}
 
 _SEGMENTATION = "compressed_segmentation"  # the one encoding that decodes directly into the caller's array
 
@@ -43,7 +51,7 @@ class PrecomputedCodec(ChunkCodec):
     level: int | None = None
     """Effort: 0 to 9 for png (default 4), 1 to 10 for jxl (default 3)."""
     packing: str = ""
-    """``"chunk"``: each encoded chunk is a gzip stream. ``"file"``: files are written as gzip, and the layout decompresses them."""
+    """``"chunk"``: each encoded chunk is a gzip stream. Otherwise the suffix of new files; the layout decompresses files."""
 
     decodes_chunks = True
 
@@ -114,11 +122,11 @@ class PrecomputedCodec(ChunkCodec):
     # -------------------------------------------------------------------------------------------- encoding
 
     def check_packages(self, source: str) -> None:
-        if self.encoding in images.ENCODINGS or self.encoding == "compresso":
+        if self.encoding in images.ENCODINGS or self.encoding == "compresso" or self.packing in _IMAGECODECS:
             self._encoded(np.zeros((self.num_channels, 8, 8, 8), self.dtype), source)
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source))
+        return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source), source)
 
     def encode_piece(self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str) -> bytes | memoryview:
         if self.encoding != "raw" or self.packing:
@@ -144,10 +152,15 @@ class PrecomputedCodec(ChunkCodec):
 
     # -------------------------------------------------------------------------------------------- packing
 
-    def _packed(self, data: bytes) -> bytes:
-        # Noisy image voxels hardly shrink at any level, so a fast level is used; labels reward a slower one.
-        is_image = self.encoding == "raw" and self.dtype.itemsize <= 2
-        return compress_gzip(data, is_image=is_image) if self.packing else data
+    def _packed(self, data: bytes, source: str) -> bytes:
+        if self.packing in _GZIP:
+            # Noisy image voxels hardly shrink at any level, so a fast level is used; labels reward a slower one.
+            return compress_gzip(data, is_image=self.encoding == "raw" and self.dtype.itemsize <= 2)
+        if self.packing in _IMAGECODECS:
+            name, level = _IMAGECODECS[self.packing]
+            packed: bytes = getattr(import_extra("imagecodecs", source, "precomputed"), name)(data, level)
+            return packed
+        return _COMPRESSORS[self.packing](data) if self.packing else data
 
     def _unpacked(self, data: bytes, shape: Vec4, source: str, offset: int) -> bytes:
         return decompress_gzip(data, self.largest_nbytes(shape), source, offset) if self.packing == "chunk" else data
@@ -157,6 +170,6 @@ class PrecomputedCodec(ChunkCodec):
         if not isinstance(source, PrecomputedCodec) or replace(source, packing=self.packing) != self:
             return None
         # The layout has decompressed the content of a file already. A gzip stream in a shard can become a file unchanged.
-        if source.packing == "chunk" and self.packing:
+        if source.packing == "chunk" and self.packing in _GZIP:
             return lambda data, *_: data
-        return lambda data, shape, name, offset: self._packed(source._unpacked(data, shape, name, offset))
+        return lambda data, shape, name, offset: self._packed(source._unpacked(data, shape, name, offset), name)

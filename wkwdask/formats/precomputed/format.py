@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.precomputed.array import with_stored_suffix
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, listed_scales, sorted_scales
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.inspection import inspect_volume
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_array import InPlaceWrite, TargetArray
     from wkwdask.model.target_image import TargetImage
 
 
@@ -75,6 +77,9 @@ class PrecomputedFormat(ArrayFormat):
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return target_volume(Destination(PREFIX + image.folder, category=image.category))
+
+    def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
+        return super().in_place_target(with_stored_suffix(volume), write)
 
     def default_method(self, category: str) -> str:
         """Return the mean for images, as igneous and Neuroglancer do."""

@@ -14,6 +14,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.array_check import ArrayCheck
 from wkwdask.formats.inspection import ArrayScope, LayerScope, Scope, by_written_units
 from wkwdask.formats.leftovers import temporary_fault
+from wkwdask.formats.precomputed.array import with_stored_suffix
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo, listed_scales, sorted_scales
 from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
 from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import VolumeSource
     from wkwdask.formats.repair import LevelRepair
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Level
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_array import TargetArray
 
 
 def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[Any], list[Fault]]:
@@ -242,6 +245,11 @@ class ScaleScope(ArrayScope):
         is_obsolete = isinstance(naming, ShardNaming) and any(listed.variant for listed in self._listed())  # each shard in two files
         is_box = not isinstance(naming, ShardNaming) or naming.sharding.shard_cells(naming.counts) is not None
         return super().repairer() if is_box and not is_obsolete else None
+
+    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
+        target = super().target(box, parts_folder, folder)
+        suffixed = with_stored_suffix(self.array)
+        return replace(target, array=replace(target.array, naming=suffixed.naming, codec=suffixed.codec))
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
         return PrecomputedCheck(self.array.without_listing(), decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)

@@ -52,8 +52,10 @@ _TABLE_CACHE_NBYTES = 64 << 20
 _LARGEST_OFFSET = 1 << 62
 
 _tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256)
-_suffixes: LruCache[tuple[str, ...]] = LruCache(1024)
-"""Suffixes of the chunks of each folder, the likeliest first."""
+_suffixes: LruCache[_Suffixes] = LruCache(1024)
+"""Suffixes of the chunks of each folder."""
+_MOST_SEARCHES = 8
+"""Absent chunks of a folder on a server that are looked for under all names. Each costs six requests, so all others only under the names that were seen."""
 _unsplit: LruCache[bool] = LruCache(1024)
 """Folders on servers with a shard in one file: no writer mixes these with shards in two files."""
 
@@ -111,17 +113,38 @@ class SpanFiles(SingleFiles):
         return filter(None, store.map(read, stems, chunks_at_once(array, largest_file(largest))))
 
 
+class _Suffixes:
+    """Suffixes of the chunks of one folder, as they become known."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self.searches = 0
+        self.add = self._seen.add
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Suffixes in the order of lookup."""
+        return tuple(suffix for suffix in SUFFIXES if suffix in self._seen)
+
+
 def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str, bytes | None]:
     """Read a file under the first of its possible names that exists: the suffix states the compression. ``center`` is the chunk in the middle."""
-    key = (store.opening, store.url)
-    known = _suffixes.get(key)
-    asked = known or SUFFIXES[:1]
-    suffix, data = _first_existing(store, stem, asked, largest)
-    if data is None and known is None:
-        (known,) = _suffixes.get_or_make([key], lambda _: [_suffixes_at(store, center, largest)])
-        suffix, data = _first_existing(store, stem, [each for each in known if each not in asked], largest)
-    if data is not None and (known is None or suffix != known[0]):
-        _suffixes.put(key, _likely_suffixes(store, suffix))
+    (suffixes,) = _suffixes.get_or_make([(store.opening, store.url)], lambda _: [_Suffixes()])
+    likely = tuple(dict.fromkeys((*suffixes.seen, "")))
+    suffix, data = _first_existing(store, stem, likely, largest)
+    if data is None:
+        seen = suffixes.seen  # by now, other threads may have seen more
+        if store.is_local or not seen or suffixes.searches < _MOST_SEARCHES:
+            suffixes.searches += 1
+            suffix, data = _search(store, stem, likely, largest)
+            if data is None and not seen and suffixes.searches == _MOST_SEARCHES and not store.is_local:
+                found, voxels = _search(store, center, [], largest)
+                if voxels is not None:
+                    suffixes.add(found)
+        else:
+            suffix, data = _first_existing(store, stem, [each for each in seen if each not in likely], largest)
+    if data is not None and suffix not in suffixes.seen:
+        suffixes.add(suffix)
     return stem + suffix, data
 
 
@@ -133,16 +156,13 @@ def _first_existing(store: Store, stem: str, suffixes: Sequence[str], largest: i
     return "", None
 
 
-def _suffixes_at(store: Store, stem: str, largest: int) -> tuple[str, ...]:
-    """Return the suffixes that chunks of a folder may have, by one chunk of a server that probably exists."""
-    contents = [None] if store.is_local else store.read_whole([stem + suffix for suffix in SUFFIXES], largest)
-    return next((_likely_suffixes(store, suffix) for suffix, data in zip(SUFFIXES, contents, strict=False) if data is not None), SUFFIXES)
-
-
-def _likely_suffixes(store: Store, suffix: str) -> tuple[str, ...]:
-    """Return the suffixes that chunks of a folder may have if one of them has a certain one."""
-    # Writers use one suffix per folder, and each failed request costs a round trip, so only two names are requested of a server instead of six.
-    return tuple(dict.fromkeys((suffix, *(SUFFIXES if store.is_local else SUFFIXES[:1]))))
+def _search(store: Store, stem: str, asked: Sequence[str], largest: int) -> tuple[str, bytes | None]:
+    """Read a file under the names that were not asked for; those on a server are requested at once."""
+    others = [suffix for suffix in SUFFIXES if suffix not in asked]
+    if store.is_local:
+        return _first_existing(store, stem, others, largest)
+    contents = store.read_whole([stem + suffix for suffix in others], largest)
+    return next(((suffix, data) for suffix, data in zip(others, contents, strict=True) if data is not None), ("", None))
 
 
 def decompress_file(data: bytes, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:

@@ -6,9 +6,10 @@ Sources: neuroglancer, ``precomputed/volume.rst``, "unsharded chunk storage", an
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ _NUMBER = r"(0|-?[1-9]\d{0,17})"  # no leading zeros, and within 64 bits
 _CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _KINDS = ("shard", "index", "data")
+_SAMPLED_NAMES = 1000
 
 
 @lru_cache(maxsize=1 << 14)  # the names of a volume are made of few spans
@@ -198,6 +200,13 @@ class ShardNaming(KeyNaming):
 
 def _is_in(file: Vec4, ranges: Ranges) -> bool:
     return all(n in part for n, part in zip(file, ranges, strict=True))
+
+
+def stored_suffix(store: Store) -> str:
+    """Return the most frequent suffix of the chunk files in a folder, by the first of them; empty if there are none."""
+    matches = (_CHUNK_NAME.fullmatch(entry.name) for entry in islice(store.entries(), _SAMPLED_NAMES))
+    counts = Counter(named[7] or "" for named in matches if named is not None)
+    return max(SUFFIXES, key=counts.__getitem__)
 
 
 def file_sizes(store: Store, *, is_sharded: bool) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class TargetVolume(TargetFolder):
         for scale, folder in zip(scales, folders, strict=True):
             warnings += check_writable(scale, volume.dtype, volume.num_channels, volume.type, force=options.force)
             self._check_free(scale, folder, existing)
-        packing, store = "file" if options.compression == "gzip" else "", open_store(self.folder)
+        packing, store = ".gz" if options.compression == "gzip" else "", open_store(self.folder)
         targets = tuple(
             target_scale(store.at(folder), store, scale, PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing), spec.box.mag)
             for spec, scale, folder in zip(specs, scales, folders, strict=True)
