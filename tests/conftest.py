@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
+from support.missing_packages import leave_out_tests
 from support.passed_tests import PassedTests
 from support.private_slurm import missing_programs, private_slurm
 
@@ -58,8 +59,13 @@ def pytest_configure(config):
     config.option.loadscopereorder = False  # pytest-xdist hands out files in the order below, not by their number of tests
 
 
-def pytest_collection_modifyitems(items):
-    """Start with the files whose tests wait for clusters and killed processes, so that others run meanwhile and none of them is left for the end."""
+@pytest.hookimpl(trylast=True)  # after -m has chosen
+def pytest_collection_modifyitems(config, items):
+    """Leave out tests that need missing packages, and order the others.
+
+    Files whose tests wait for clusters and killed processes come first, so that others run meanwhile and none of them is left for the end.
+    """
+    leave_out_tests(config, items)
     folders = ("slurm", "faults", "usage", "api")
     items.sort(key=lambda item: folders.index(item.path.parent.name) if item.path.parent.name in folders else len(folders))
 

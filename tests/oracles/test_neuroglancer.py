@@ -5,7 +5,6 @@ Volumes that the client is known to show wrong are not read back; the writer mus
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 
@@ -17,6 +16,8 @@ from PIL import Image
 
 import wkwdask
 from wkwdask import Sharding
+
+pytestmark = pytest.mark.needs("neuroglancer", "compressed_segmentation")
 
 SHAPE = (41, 37, 26)
 CHUNK = (16, 24, 16)
@@ -33,9 +34,6 @@ def client(tmp_path_factory):
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
-    for package in ("neuroglancer", "compressed_segmentation"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
     folder = tmp_path_factory.mktemp("neuroglancer")
     with reading(folder) as running:
         running.folder = folder

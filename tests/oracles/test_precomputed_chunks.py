@@ -30,10 +30,6 @@ ALL_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "
 FEW = settings.get_profile("few")
 
 
-def _need(name, version):
-    return pytest.importorskip(name, reason=f"the oracle {name} {version} is not installed")
-
-
 def _cells(scale):
     return product(*(range(n) for n in scale.grid))
 
@@ -129,9 +125,11 @@ def _as_czyx(store):
     return np.asarray(store.read().result()).transpose(3, 0, 1, 2)
 
 
+@pytest.mark.needs("tensorstore")
 @pytest.mark.parametrize(("encoding", "dtype", "channels", "sharding"), FORMS, ids=IDS)
 def test_tensorstore_reads_what_we_write(tmp_path, encoding, dtype, channels, sharding):
-    ts = _need("tensorstore", "0.1.86")
+    import tensorstore as ts
+
     array = _voxels(encoding, dtype, channels)
     write_volume(tmp_path, _scale(encoding, sharding), array)
     store = ts.open({"driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(tmp_path)}}).result()
@@ -163,9 +161,11 @@ def _tensorstore_volume(ts, folder, encoding, dtype, channels, sharding):
     ).result()  # fmt: skip
 
 
+@pytest.mark.needs("tensorstore")
 @pytest.mark.parametrize(("encoding", "dtype", "channels", "sharding"), FORMS, ids=IDS)
 def test_we_read_what_tensorstore_writes(tmp_path, encoding, dtype, channels, sharding):
-    ts = _need("tensorstore", "0.1.86")
+    import tensorstore as ts
+
     array = _voxels(encoding, dtype, channels)
     store = _tensorstore_volume(ts, tmp_path, encoding, dtype, channels, sharding)
     store.write(array.transpose(1, 2, 3, 0)).result()
@@ -173,10 +173,12 @@ def test_we_read_what_tensorstore_writes(tmp_path, encoding, dtype, channels, sh
     np.testing.assert_array_equal(found, _as_czyx(store) if encoding == "jpeg" else array)
 
 
+@pytest.mark.needs("tensorstore")
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
 def test_tensorstore_encodes_the_same_segmentation(tmp_path, dtype):
     """Bytes are equal, not only voxels: with truncated chunks, padded blocks, and two channels."""
-    ts = _need("tensorstore", "0.1.86")
+    import tensorstore as ts
+
     array = _voxels("compressed_segmentation", dtype, 2)
     _tensorstore_volume(ts, tmp_path, "compressed_segmentation", dtype, 2, None).write(array.transpose(1, 2, 3, 0)).result()
     scale = _scale("compressed_segmentation", None)
@@ -185,9 +187,11 @@ def test_tensorstore_encodes_the_same_segmentation(tmp_path, dtype):
         assert compressed_segmentation.encode(array[_part(scale, cell)], (8, 8, 8), "f") == stored
 
 
+@pytest.mark.needs("tensorstore")
 def test_worked_example_of_tensorstore(tmp_path):
     """tensorstore stores and reads the bytes of the worked example."""
-    ts = _need("tensorstore", "0.1.86")
+    import tensorstore as ts
+
     array = np.array([[0xA0, 0xB0], [0xA1, 0xB1], [0xA2, 0xB2]], np.uint8).reshape(1, 3, 2, 1)
     write_volume(tmp_path, Scale("1_1_1", (3, 2, 1), (0, 0, 0), (1, 1, 1), (1, 1, 1), "raw", Sharding(1, 1, 1)), array)
     raw = (tmp_path / "1_1_1" / "1.shard").read_bytes()
@@ -196,6 +200,7 @@ def test_worked_example_of_tensorstore(tmp_path):
     np.testing.assert_array_equal(_as_czyx(store), array)
 
 
+@pytest.mark.needs("compressed_segmentation")
 @given(
     st.lists(st.sampled_from([1, 2, 3, 7, 8, 9, 17]), min_size=3, max_size=3),
     st.sampled_from([(8, 8, 8), (3, 4, 5), (16, 16, 16)]),
@@ -204,7 +209,8 @@ def test_worked_example_of_tensorstore(tmp_path):
     st.integers(0, 2**32 - 1),
 )
 def test_compressed_segmentation_both_ways(shape, block_size, dtype, kinds, seed):
-    package = _need("compressed_segmentation", "2.3.3")
+    import compressed_segmentation as package
+
     rng = np.random.default_rng(seed)
     ids = np.frombuffer(rng.bytes(kinds * np.dtype(dtype).itemsize), dtype)
     array = rng.choice(ids, shape)
@@ -214,16 +220,20 @@ def test_compressed_segmentation_both_ways(shape, block_size, dtype, kinds, seed
     np.testing.assert_array_equal(compressed_segmentation.decode(data, BlockShapes(tuple(shape), block_size), np.dtype(dtype), 1, "f", 0)[0], array)
 
 
+@pytest.mark.needs("compresso")
 @given(st.lists(st.integers(1, 20), min_size=3, max_size=3), st.sampled_from(["uint8", "uint16", "uint32", "uint64"]), st.integers(0, 2**32 - 1))
 def test_compresso_reads_what_we_write(shape, dtype, seed):
-    package = _need("compresso", "3.3.3")
+    import compresso as package
+
     array = np.random.default_rng(seed).integers(0, 3, shape).astype(dtype)
     np.testing.assert_array_equal(package.decompress(compresso.encode(array[None], "f")), array)
 
 
+@pytest.mark.needs("mmh3")
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=50))
 def test_murmurhash(keys):
-    mmh3 = _need("mmh3", "5.3.1")
+    import mmh3
+
     expected = [mmh3.hash64(struct.pack("<Q", key), seed=0, x64arch=False, signed=False)[0] for key in keys]
     assert murmurhash3(np.array(keys, np.uint64)).tolist() == expected
 
@@ -235,10 +245,12 @@ CLOUD_VOLUME = [
 ]  # fmt: skip
 
 
+@pytest.mark.needs("cloudvolume")
 @pytest.mark.parametrize(("encoding", "dtype"), CLOUD_VOLUME)
 def test_chunks_of_cloud_volume(encoding, dtype):
     """Its encoder with our decoder, and the reverse."""
-    chunks = _need("cloudvolume.chunks", "12.15.2")
+    from cloudvolume import chunks
+
     kind = "few" if encoding in ("compresso", "compressed_segmentation") else "noise"
     array = voxel_array(dtype, (1, 12, 9, 5), 2, kind)
     codec = PrecomputedCodec(encoding, np.dtype(dtype), 1)
@@ -253,11 +265,13 @@ def test_chunks_of_cloud_volume(encoding, dtype):
             np.testing.assert_array_equal(ours, array)
 
 
+@pytest.mark.needs("cloudvolume")
 @pytest.mark.parametrize("sharding", SHARDINGS[1:], ids=str)
 def test_shards_of_cloud_volume(tmp_path, sharding):
     """Each reads the shards that the other writes of the same chunks."""
-    cloudvolume = _need("cloudvolume", "12.15.2")
-    module = _need("cloudvolume.datasource.precomputed.sharding", "12.15.2")
+    import cloudvolume
+    from cloudvolume.datasource.precomputed import sharding as module
+
     array = _voxels("compressed_segmentation", "uint64", 1)
     scale = _scale("compressed_segmentation", sharding)
     write_volume(tmp_path, scale, array, "segmentation")
@@ -272,6 +286,7 @@ def test_shards_of_cloud_volume(tmp_path, sharding):
         assert read_shard(module.synthesize_shard_file(spec, chunks), sharding) == chunks
 
 
+@pytest.mark.needs("tensorstore")
 @settings(FEW)
 @given(
     st.tuples(*[st.integers(1, 30)] * 3), st.tuples(*[st.integers(-50, 50)] * 3), st.tuples(*[st.sampled_from([1, 3, 8, 16])] * 3),
@@ -279,7 +294,8 @@ def test_shards_of_cloud_volume(tmp_path, sharding):
 )  # fmt: skip
 def test_any_geometry(tmp_path_factory, size, offset, chunk, target):
     """tensorstore and we agree on the place of every voxel, for chunks and for chosen shards."""
-    ts = _need("tensorstore", "0.1.86")
+    import tensorstore as ts
+
     folder = tmp_path_factory.mktemp("volume")
     scale = Scale("1_1_1", size, offset, tuple(max(edge, n // 8) for edge, n in zip(chunk, size, strict=True)), (1, 1, 1), "raw")
     if target:

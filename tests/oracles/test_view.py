@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from support.browser_page import look
 
 import wkwdask
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("neuroglancer") is None, reason="neuroglancer, of the extra view, is not installed")
+pytestmark = pytest.mark.needs("neuroglancer")
 SHAPE = (64, 48, 40)
 TOPLEFT = (100, 35, 17)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import re
 import time
@@ -19,7 +18,7 @@ import wkwdask
 from wkwdask.geometry.mag import Mag
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("neuroglancer") is None, reason="neuroglancer, of the extra view, is not installed"),
+    pytest.mark.needs("neuroglancer"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]
 SHAPE = (40, 32, 24)

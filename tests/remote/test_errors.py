@@ -14,6 +14,8 @@ from support.proxy import Answer, Cut, Silence, proxy
 
 import wkwdask
 
+pytestmark = pytest.mark.needs("obstore")
+
 GOOGLE_REFUSES = Answer(403, b"<Error><Code>AccessDenied</Code><Message>Access denied.</Message></Error>", {"Content-Type": "application/xml"})
 
 
@@ -149,7 +151,6 @@ def _place(case, request, stack):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_server_that_fails(failing, name):
-    pytest.importorskip("obstore", reason="reads from servers")
     if isinstance(failing[name], BaseException):
         raise failing[name]
     (line,) = failing[name].output().splitlines()

@@ -17,6 +17,8 @@ from support.proxy import Answer, Endless, proxy
 
 import wkwdask
 
+pytestmark = pytest.mark.needs("obstore")
+
 MOST_NBYTES = 300 << 20
 """Largest growth of memory by a read, libraries included [bytes]."""
 BY_NAME = {form.name: form for form in FORMS}

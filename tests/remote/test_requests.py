@@ -15,6 +15,8 @@ from support.proxy import proxy
 
 import wkwdask
 
+pytestmark = pytest.mark.needs("obstore")
+
 BLOCK, EDGE = 16, 256
 FILE = "z0/y0/x0.wkw"
 SHARDED = [form for form in FORMS if "sharded" in form.name]
@@ -46,7 +48,6 @@ def large(tmp_path_factory):
 @pytest.fixture
 def noise(large, tmp_path):
     """A proxy in front of that mag, and its voxels."""
-    pytest.importorskip("obstore", reason="reads from servers")
     if nginx_program() is None:
         pytest.skip("nginx is absent: apt-get install nginx-light")
     with nginx(large[0], tmp_path) as web, proxy(web.url) as running:

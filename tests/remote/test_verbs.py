@@ -16,6 +16,8 @@ from support.commands import run_here
 
 import wkwdask
 
+pytestmark = pytest.mark.needs("obstore")
+
 VERBS = {}
 
 

@@ -10,6 +10,7 @@ from support.n5_volumes import write_dataset
 import wkwdask
 from wkwdask.errors import FormatError, UnsupportedError
 
+NEEDS_ZARR = pytest.mark.needs("zarr")
 VOXELS = np.arange(3 * 4 * 5 * 6, dtype=np.uint8).reshape(3, 4, 5, 6)  # c, x, y, z
 
 
@@ -48,7 +49,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("data_format", ["n5", "zarr", "zarr3"])
+@pytest.mark.parametrize("data_format", ["n5", pytest.param("zarr", marks=NEEDS_ZARR), pytest.param("zarr3", marks=NEEDS_ZARR)])
 @pytest.mark.parametrize("name", CASES)
 def test_dimensions(tmp_path, name, data_format):
     axes, entry, channels = CASES[name]
@@ -79,7 +80,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("data_format", ["n5", "zarr3"])
+@pytest.mark.parametrize("data_format", ["n5", pytest.param("zarr3", marks=NEEDS_ZARR)])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_refused(tmp_path, name, data_format):
     array, channels, entry, extra, error, message = REFUSED[name]

@@ -68,11 +68,11 @@ def _options(name):
     return kind, config
 
 
+@pytest.mark.needs("zarr")
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs")
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_a_zarr_chunk_gives_no_more_than_a_chunk_has(tmp_path, name, is_sharded):
-    pytest.importorskip("zarr")
     kind, config = _options(name)
     if kind == "blosc":
         config |= {"shuffle": "shuffle", "typesize": 1}
@@ -91,9 +91,9 @@ def test_a_zarr_chunk_gives_no_more_than_a_chunk_has(tmp_path, name, is_sharded)
     _check_refused(tmp_path)
 
 
+@pytest.mark.needs("zarr")
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_zarr_2_chunk_gives_no_more_than_a_chunk_has(tmp_path, name):
-    pytest.importorskip("zarr")
     kind, config = _options(name)
     document = {"zarr_format": 2, "shape": [64, 64, 64], "chunks": [64, 64, 64], "dtype": "|u1", "compressor": {"id": kind, **config}}
     (tmp_path / "a.zarr").mkdir()
@@ -150,9 +150,11 @@ def test_an_annotation_gives_no_more_than_its_size_allows(tmp_path, what):
     assert bomb in str(error.value)
 
 
+@pytest.mark.needs("imagecodecs")
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2", ".br", ".zstd"])
 def test_a_precomputed_chunk_gives_no_more_than_a_chunk_has(tmp_path, suffix):
-    imagecodecs = pytest.importorskip("imagecodecs")
+    import imagecodecs
+
     wkwdask.to_precomputed(np.ones((64, 64, 64), np.uint8), tmp_path / "v", voxel_size=(4, 4, 4), encoding="raw")
     chunk = next((tmp_path / "v").rglob("0-64*"))
     chunk.unlink()

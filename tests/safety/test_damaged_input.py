@@ -477,11 +477,9 @@ def damage_of(kind: Kind, folder: Path, seed: int, sample: bytes, path: Path) ->
     return wrong
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.needs(*kind.needs)) for name, kind in KINDS.items()])
 def test_damage_is_an_error_of_ours_that_names_the_file(tmp_path, name):
     kind = KINDS[name]
-    for package in kind.needs:
-        pytest.importorskip(package)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = kind.make(tmp_path)

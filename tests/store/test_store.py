@@ -42,9 +42,9 @@ def test_a_driver_that_is_missing(monkeypatch):
         wkwdask.open("precomputed://quux://host/v")
 
 
+@pytest.mark.needs("obstore")
 @pytest.mark.parametrize("sharding", [None, SHARDED, Sharding(1, 2, 2, "murmurhash3_x86_128")])
 def test_over_http(tmp_path, sharding):
-    pytest.importorskip("obstore", reason="reads http")
     write_volume(tmp_path / "v", ARRAY, "segmentation", offset=(-5, 7, 100), sharding=sharding)
     with range_server(tmp_path) as server:
         url = f"precomputed://{server.url}/v"
@@ -64,9 +64,9 @@ def test_over_http(tmp_path, sharding):
         assert wkwdask.open(url).name == array.name  # whichever opening
 
 
+@pytest.mark.needs("obstore")
 @pytest.mark.parametrize(("key", "path"), [("a#b", "a%23b"), ("a?b", "a%3Fb")])
 def test_keys_that_would_end_a_url(tmp_path, key, path):
-    pytest.importorskip("obstore", reason="reads http")
     write_volume(tmp_path / "v", ARRAY, "segmentation", key=key)
     (tmp_path / "v" / key).rename(tmp_path / "v" / path)
     with range_server(tmp_path) as server:
@@ -75,8 +75,8 @@ def test_keys_that_would_end_a_url(tmp_path, key, path):
     np.testing.assert_array_equal(found, ARRAY[:, 34:46, 24:36, :8])
 
 
+@pytest.mark.needs("obstore")
 def test_http_that_fails(tmp_path):
-    pytest.importorskip("obstore", reason="reads http")
     write_volume(tmp_path / "v", ARRAY, "segmentation", sharding=SHARDED)
     with range_server(tmp_path) as server:
         url = f"precomputed://{server.url}/v"
@@ -98,10 +98,10 @@ def test_http_that_fails(tmp_path):
             wkwdask.read(f"precomputed://{server.url}/v")
 
 
+@pytest.mark.needs("obstore")
 @pytest.mark.parametrize("sharding", [None, Sharding(1, 1, 6, data_encoding="gzip")])
 def test_a_server_that_refuses_absent_files(tmp_path, sharding):
     """Buckets that may not be listed answer 403 where a file is absent: it is, as long as ``info`` is readable."""
-    pytest.importorskip("obstore", reason="reads http")
     array = labels((80, 70, 30))
     array[:, :48] = 0
     write_volume(tmp_path / "v", array, "segmentation", sharding=sharding)
@@ -118,8 +118,8 @@ def test_a_server_that_refuses_absent_files(tmp_path, sharding):
             opened[:, :20, :20, :20].compute(scheduler="synchronous")
 
 
+@pytest.mark.needs("obstore")
 def test_blocks_of_n5_that_are_refused(tmp_path):
-    pytest.importorskip("obstore", reason="reads http")
     array = labels((80, 70, 30))
     wkwdask.to_n5(array, tmp_path / "v.n5" / "s0", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 16))
     for path in (tmp_path / "v.n5" / "attributes.json",):
@@ -128,8 +128,8 @@ def test_blocks_of_n5_that_are_refused(tmp_path):
         np.testing.assert_array_equal(wkwdask.read(f"n5://{server.url}/v.n5/s0"), array)
 
 
+@pytest.mark.needs("obstore")
 def test_a_server_without_ranges(tmp_path):
-    pytest.importorskip("obstore", reason="reads http")
     write_volume(tmp_path / "v", ARRAY, "segmentation", sharding=SHARDED)
     with range_server(tmp_path, serves_ranges=False) as server, pytest.raises(UnsupportedError, match="does not support range requests"):
         wkwdask.read(f"precomputed://{server.url}/v")

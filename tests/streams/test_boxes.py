@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import toy_format
 from support.strategies import damaged, vectors
-from verbs.forms import FORMS
+from verbs.forms import FORMS, needs
 
 import wkwdask
 from wkwdask.errors import BoundsError, MissingError
@@ -55,12 +55,10 @@ def _small_parts():
         yield
 
 
-@pytest.fixture(scope="module", params=VOLUMES)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=needs(form)) for name, (form, *_) in VOLUMES.items()])
 def url(request, tmp_path_factory):
     """Return a volume with chunks of zeros and with absent files."""
     form, dtype, channels, options = VOLUMES[request.param]
-    if form.needs is not None:
-        pytest.importorskip(form.needs)
     random = np.random.default_rng(7)
     array = random.integers(0, 100, (channels, *SHAPE)).astype(dtype)
     array[:, 13:30] = 0

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from verbs.cases import LOWEST, TYPES, draw, largest_of_windows, step_of
 
 import wkwdask
@@ -71,6 +72,11 @@ class Form:
 
     def __str__(self) -> str:
         return self.name
+
+
+def needs(form: Form) -> list[pytest.MarkDecorator]:
+    """Return the mark of tests that need the package of a form."""
+    return [] if form.needs is None else [pytest.mark.needs(form.needs)]
 
 
 def _save_wkw(array, url, offset, **others):

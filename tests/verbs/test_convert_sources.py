@@ -59,6 +59,7 @@ def test_natural_order(tmp_path, names, expected):
     assert found[found > 0].tolist() == [names.index(name) + 1 for name in expected]
 
 
+@pytest.mark.needs("tifffile")
 @pytest.mark.filterwarnings("ignore:missing sections")
 @pytest.mark.parametrize(
     ("names", "expected"),
@@ -74,7 +75,6 @@ def test_natural_order(tmp_path, names, expected):
     ],
 )
 def test_gaps(tmp_path, names, expected):
-    pytest.importorskip("tifffile", reason="the extra convert")
     for name in names:
         save_sections(tmp_path / "s", np.ones((1, 4, 4), np.uint8), name)
     found = converted(tmp_path / "s", tmp_path, on_error="fill")[0, 0, 0]

@@ -7,6 +7,7 @@ import pytest
 from verbs.all_verbs import LIMITS, VERBS, Bench
 from verbs.expected_failures import EXPECTED_FAILURES, marks
 from verbs.foreign_forms import FOREIGN
+from verbs.forms import needs
 from verbs.stored_path import stored_path
 
 from wkwdask.errors import FormatError, UnsupportedError
@@ -85,19 +86,17 @@ def _cells(*, refused=False):
         for name in VERBS:
             if _is_in(NOT_APPLICABLE, name, form) or _is_in(REFUSED, name, form) != refused:
                 continue
-            cells.append(pytest.param(name, form, id=f"{name}-{form}", marks=marks(name, form)))
+            cells.append(pytest.param(name, form, id=f"{name}-{form}", marks=[*needs(form), *marks(name, form)]))
     return cells
 
 
 @pytest.mark.parametrize(("name", "form"), _cells())
 def test_verb(name, form, tmp_path):
-    pytest.importorskip(form.needs, reason=f"{form.needs} is not installed")
     VERBS[name](Bench(form, tmp_path, SEED, **LIMITS.get(name, {})))
 
 
 @pytest.mark.parametrize(("name", "form"), _cells(refused=True))
 def test_refused_cell_changes_nothing(name, form, tmp_path):
-    pytest.importorskip(form.needs, reason=f"{form.needs} is not installed")
     bench = Bench(form, tmp_path, SEED, **LIMITS.get(name, {}))
     before = _contents(bench.image)
     with pytest.raises((UnsupportedError, FormatError)):

@@ -84,14 +84,8 @@ def _cells(*, supported=True, in_memory=False):
     ]
 
 
-def _skip_without_package(form):
-    if form.needs is not None:
-        pytest.importorskip(form.needs, reason=f"{form.needs} is not installed")
-
-
 @pytest.mark.parametrize(("name", "form"), _cells())
 def test_verb(name, form, tmp_path):
-    _skip_without_package(form)
     first = 1 + (list(VERBS).index(name) + FORMS.index(form)) % FIRST_SEEDS
     for seed in range(first, first + SEEDS):
         folder = tmp_path / str(seed)
@@ -101,14 +95,12 @@ def test_verb(name, form, tmp_path):
 
 @pytest.mark.parametrize(("name", "form"), _cells(in_memory=True))
 def test_verb_in_memory(name, form, tmp_path):
-    _skip_without_package(form)
     VERBS[name](Bench(form, tmp_path, 0, f"memory://{name}-{form}", **LIMITS.get(name, {})))
     empty_memory()
 
 
 @pytest.mark.parametrize(("name", "form"), _cells(supported=False))
 def test_unsupported_cell_is_refused(name, form, tmp_path):
-    _skip_without_package(form)
     with pytest.raises((wkwdask.UnsupportedError, ValueError)):
         VERBS[name](Bench(form, tmp_path, 0, **LIMITS.get(name, {})))
 

@@ -13,6 +13,7 @@ import pytest
 from verbs.all_verbs import LIMITS, VERBS, Bench
 from verbs.expected_failures import EXPECTED_FAILURES, marks
 from verbs.foreign_forms import FOREIGN
+from verbs.forms import needs
 from verbs.stored_path import stored_path
 
 import wkwdask
@@ -37,7 +38,7 @@ class Outside:
     """A way to name the levels of another image."""
 
     name: str
-    form: str
+    form: Form
     lead: Callable[[Path, Path], None]
     """Make an image whose levels are those of another one: ``lead(other, image)``."""
 
@@ -75,13 +76,14 @@ def _linked(other: Path, image: Path) -> None:
             (image / path.name).write_bytes(path.read_bytes())
 
 
+_FORMS = {form.name: form for form in FOREIGN}
 WAYS = (
-    Outside("scale-key", "rounded-down-scales", _rewritten("info", "4_4_8", "32_32_32")),
-    Outside("linked-scale", "rounded-down-scales", _linked),
-    Outside("dataset-path", "rounded-down", _rewritten("zarr.json", "0", "1")),
-    Outside("linked-array", "rounded-down", _linked),
-    Outside("n5-path", "n5-viewer", _n5_levels),
-    Outside("linked-n5", "n5-viewer", _linked),
+    Outside("scale-key", _FORMS["rounded-down-scales"], _rewritten("info", "4_4_8", "32_32_32")),
+    Outside("linked-scale", _FORMS["rounded-down-scales"], _linked),
+    Outside("dataset-path", _FORMS["rounded-down"], _rewritten("zarr.json", "0", "1")),
+    Outside("linked-array", _FORMS["rounded-down"], _linked),
+    Outside("n5-path", _FORMS["n5-viewer"], _n5_levels),
+    Outside("linked-n5", _FORMS["n5-viewer"], _linked),
 )
 
 
@@ -89,11 +91,10 @@ class OutsideBench(Bench):
     """Bench whose image has the levels of another one."""
 
     def __init__(self, way: Outside, folder: Path, **limits: object) -> None:
-        form: Form = next(form for form in FOREIGN if form.name == way.form)
-        super().__init__(form, folder, 3, **limits)
+        super().__init__(way.form, folder, 3, **limits)
         self.way = way
-        self.other = stored_path(form.url(self.root, "other"))
-        form.save(self.case.array, form.url(self.root, "other"), self.case.offset)
+        self.other = stored_path(self.form.url(self.root, "other"))
+        self.form.save(self.case.array, self.form.url(self.root, "other"), self.case.offset)
 
     @cached_property
     def image(self) -> str:
@@ -128,7 +129,9 @@ def _synchronous():
         yield
 
 
-@pytest.mark.parametrize(("name", "way"), [pytest.param(name, way, id=f"{name}-{way}", marks=marks(name, way)) for way in WAYS for name in CHANGING])
+@pytest.mark.parametrize(
+    ("name", "way"), [pytest.param(name, way, id=f"{name}-{way}", marks=[*needs(way.form), *marks(name, way)]) for way in WAYS for name in CHANGING]
+)
 def test_the_other_image_is_unchanged(name, way, tmp_path):
     bench = OutsideBench(way, tmp_path, **LIMITS.get(name, {}))
     if name in ("repair_outside", "quarantine"):

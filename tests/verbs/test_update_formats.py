@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import toy_format
 from verbs.cases import Case, largest_of_windows
-from verbs.forms import IMAGES
+from verbs.forms import IMAGES, needs
 from verbs.stored_path import stored_path
 
 import wkwdask
@@ -20,10 +20,8 @@ def _toy_format(monkeypatch):
     monkeypatch.setattr(registry, "_added", [toy_format.FORMAT])
 
 
-@pytest.fixture(params=[form for form in IMAGES if form.name != "wkw"], ids=str)
+@pytest.fixture(params=[pytest.param(form, marks=needs(form)) for form in IMAGES if form.name != "wkw"], ids=str)
 def form(request):
-    if request.param.needs is not None:
-        pytest.importorskip(request.param.needs)
     return request.param
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from support import toy_format
-from verbs.forms import FORMS, VOXEL_SIZE
+from verbs.forms import FORMS, VOXEL_SIZE, needs
 
 import wkwdask
 from wkwdask.errors import MissingError, UnsupportedError
@@ -33,10 +33,8 @@ def _synchronous():
         yield
 
 
-@pytest.fixture(params=[form for form in FORMS if form.name not in ("ngff-0.4", "ngff-0.6")], ids=str)
+@pytest.fixture(params=[pytest.param(form, marks=needs(form)) for form in FORMS if form.name not in ("ngff-0.4", "ngff-0.6")], ids=str)
 def form(request):
-    if request.param.needs:
-        pytest.importorskip(request.param.needs)
     return request.param
 
 

@@ -35,6 +35,11 @@ PACKAGES = {"png": "imagecodecs", "jpeg": "imagecodecs", "jxl": "imagecodecs", "
 SHAPE = (6, 5, 4)
 
 
+def _rows(rows):
+    """Mark the rows of a table, whose first value is an encoding, with the packages that they need."""
+    return [pytest.param(*row, marks=[pytest.mark.needs(PACKAGES[row[0]])] if row[0] in PACKAGES else []) for row in rows]
+
+
 def _codec(encoding, dtype, channels=1, **options):
     if encoding in PACKAGES:
         pytest.importorskip(PACKAGES[encoding], reason=f"{encoding} needs the extra precomputed")
@@ -58,7 +63,7 @@ def test_memory_of_pieces():
     pieces.release()
 
 
-@pytest.mark.parametrize(("encoding", "dtype", "channels"), CODECS)
+@pytest.mark.parametrize(("encoding", "dtype", "channels"), _rows(CODECS))
 @pytest.mark.parametrize("kind", ["zeros", "few", "noise", "extremes"])
 def test_there_and_back(encoding, dtype, channels, kind):
     """Voxels are what they were, bit by bit, from and to arrays of any memory order."""
@@ -175,11 +180,13 @@ def test_a_large_jpeg():
     assert np.abs(_decoded(codec, data, (64, 256, 256)).astype(int) - array).max() <= 3
 
 
+@pytest.mark.needs("imagecodecs")
 @pytest.mark.parametrize("width", [1, 4, 6, 10, 30, 120])
 @pytest.mark.parametrize("encoding", ["png", "jxl"])
 def test_any_width_and_height(encoding, width):
     """The rows of an image one after the other are the voxels, however long they are."""
-    imagecodecs = pytest.importorskip("imagecodecs", reason="images need the extra precomputed")
+    import imagecodecs
+
     array = voxel_array("uint8", (3, *SHAPE), 2, "noise")
     pixels = np.ascontiguousarray(array.transpose(3, 2, 1, 0)).reshape(120 // width, width, 3)
     data = imagecodecs.png_encode(pixels) if encoding == "png" else imagecodecs.jpegxl_encode(pixels, lossless=True)
@@ -229,7 +236,7 @@ WRONG_IMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("encoding", "dtype", "channels", "make", "message"), WRONG_IMAGES)
+@pytest.mark.parametrize(("encoding", "dtype", "channels", "make", "message"), _rows(WRONG_IMAGES))
 def test_wrong_images(encoding, dtype, channels, make, message):
     codec = _codec(encoding, dtype, channels)
     with pytest.raises(FormatError, match=f"f: byte 9: {message}"):
@@ -272,7 +279,7 @@ def test_sizes_of_png():
     assert images.image_size("png", _image(GRAY, "png")) == (12, 10)
 
 
-@pytest.mark.parametrize(("encoding", "dtype", "channels"), [*CODECS, ("jpeg", "uint8", 1), ("jpeg", "uint8", 3)])
+@pytest.mark.parametrize(("encoding", "dtype", "channels"), _rows([*CODECS, ("jpeg", "uint8", 1), ("jpeg", "uint8", 3)]))
 def test_any_bytes(encoding, dtype, channels):
     """Bytes that are damaged anywhere decode to the right shape, or are refused."""
     codec = _codec(encoding, dtype, channels)
@@ -290,7 +297,7 @@ def test_any_bytes(encoding, dtype, channels):
     check()
 
 
-@pytest.mark.parametrize(("encoding", "dtype"), [("png", "uint8"), ("jpeg", "uint8"), ("jxl", "uint8"), ("compresso", "uint32"), ("raw", "uint8")])
+@pytest.mark.parametrize(("encoding", "dtype"), _rows([("png", "uint8"), ("jpeg", "uint8"), ("jxl", "uint8"), ("compresso", "uint32"), ("raw", "uint8")]))
 def test_every_truncation(encoding, dtype):
     codec = _codec(encoding, dtype)
     raw = codec.encode(voxel_array(dtype, (1, *SHAPE), 4, "few"), "f")

@@ -79,6 +79,7 @@ def test_transformations_that_are_applied(step, scale, translation):
     assert placement_of(step) == Placement(scale, translation)
 
 
+@pytest.mark.needs("zarr")
 @pytest.mark.parametrize(
     "step",
     [
@@ -95,6 +96,7 @@ def test_other_transformations_are_not_applied_and_named_by_a_warning(tmp_path, 
     assert wkwdask.info(folder).scales[0].resolution is None
 
 
+@pytest.mark.needs("zarr")
 @pytest.mark.parametrize("version", ["0.6", "0.6rc0", "0.6.dev4", "0.6dev2", "0.6.1"])
 def test_images_open_in_their_intrinsic_system(tmp_path, version):
     others = [
