@@ -150,7 +150,7 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     """
     record = (format_of(url) or default_format()).options
     names = [name for name, _ in options_of(record)]
-    if compression is None and not record.compressor and all(options.get(name) is None for name in names):
+    if names and compression is None and not record.compressor and all(options.get(name) is None for name in names):
         raise ValueError(f"{os.fspath(url)}: say how to compress {record.title}, by one of its options: {', '.join(names)}")
     return rechunk(url, target, compression=compression or record.compressor or None, **options)
 
