@@ -29,7 +29,6 @@ NAMES = Fault("a new level gets the name of another mag's array", (ExistsError,)
 THREE = Fault("new images keep shards of three chunks and are refused", (ValueError,))
 TYPES = Fault("float16 and bool are float32 and uint8 for all verbs", (AssertionError, TypeError))
 LAYERS = Fault("Zarr layers of a dataset are not verified, and written with the padding of their arrays", (AssertionError, MissingError))
-OUTSIDE = Fault("documents and links lead out of the image, and verbs follow them")
 PLACED = Fault("levels of an export begin at corners of files, so that their extents differ")
 
 EXPECTED_FAILURES = {
@@ -273,30 +272,6 @@ EXPECTED_FAILURES = {
     ("dust_to_wkw", "webknossos"): LAYERS,
     ("renumber", "webknossos"): LAYERS,
     ("renumber_to_wkw", "webknossos"): LAYERS,
-    ("write_region", "scale-key"): OUTSIDE,
-    ("clear_region", "scale-key"): OUTSIDE,
-    ("pyramid_box", "scale-key"): OUTSIDE,
-    ("pyramid_update", "scale-key"): OUTSIDE,
-    ("upsample", "scale-key"): OUTSIDE,
-    ("rm", "scale-key"): OUTSIDE,
-    ("rm_mags", "scale-key"): OUTSIDE,
-    ("quarantine", "scale-key"): OUTSIDE,
-    ("write_region", "linked-scale"): OUTSIDE,
-    ("clear_region", "linked-scale"): OUTSIDE,
-    ("pyramid_box", "linked-scale"): OUTSIDE,
-    ("pyramid_update", "linked-scale"): OUTSIDE,
-    ("quarantine", "linked-scale"): OUTSIDE,
-    ("rm_mags", "dataset-path"): OUTSIDE,
-    ("write_region", "linked-array"): OUTSIDE,
-    ("clear_region", "linked-array"): OUTSIDE,
-    ("pyramid_box", "linked-array"): OUTSIDE,
-    ("pyramid_update", "linked-array"): OUTSIDE,
-    ("repair_outside", "linked-array"): OUTSIDE,
-    ("quarantine", "linked-array"): OUTSIDE,
-    ("write_region", "linked-n5"): OUTSIDE,
-    ("clear_region", "linked-n5"): OUTSIDE,
-    ("repair_outside", "linked-n5"): OUTSIDE,
-    ("quarantine", "linked-n5"): OUTSIDE,
     ("convert_levels_to_ngff-0.5", "wkw"): PLACED,
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
 from wkwdask.formats.registry import default_format, format_of, storage_records
+from wkwdask.formats.roots import root_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import make_options, options_of
@@ -172,7 +173,7 @@ def _rechunk_levels(
     # A call that was killed while it replaced a mag in place may have left it renamed: complete the replacement, then look for the mags again.
     for level_copy in in_place:
         parent, folder = source_format.job_folders(level_copy.image, level_copy.level)
-        finish_interrupted_publication(parent, folder, options.command, getattr(level_copy.image.container, "dataset_folder", None))
+        finish_interrupted_publication(parent, folder, options.command, root_of(level_copy.image).folder)
     if in_place:
         level_copies = find_levels()
         # One mag may be listed by several layers. It can be replaced in place only once, so the layer has to be named.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.opening import is_readable
-from wkwdask.formats.record_paths import external_location
+from wkwdask.formats.roots import external_location
 from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource
 from wkwdask.formats.webknossos.datasource import largest_segment_id
 from wkwdask.formats.webknossos.layer_metadata import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.opening import find
 from wkwdask.formats.registry import default_format, format_of
+from wkwdask.formats.roots import check_served
 from wkwdask.formats.webknossos.dataset import locate
 from wkwdask.formats.zarr.views import plan_view, remove_view, write_view
 from wkwdask.geometry.mag import vec3
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_shape: Sequence[int] | None = None) -> Any:
+def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_shape: Sequence[int] | None = None, allow_external: bool = False) -> Any:
     """Return a read-only Zarr store of a dataset, layer or mag, which decodes chunks on demand. Nothing is written.
 
     The store presents Zarr version 3 with OME-NGFF 0.5. Each layer is an image with all its mags; a segmentation is also a label of each image that has its
@@ -32,6 +34,9 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
         Only this layer, which becomes the root of the store.
     chunk_shape : sequence of 3 int, optional
         Chunks along x, y, z [voxels]; by default about 1 MiB.
+    allow_external : bool
+        Serve levels that a document of a volume names outside of it, such as ``../other/8_8_8``; refused by default. Links and the paths of mags in
+        ``datasource-properties.json`` are always followed.
 
     Returns
     -------
@@ -44,6 +49,8 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
         The dataset or layer does not exist, or no mag has voxels.
     ModuleNotFoundError
         zarr is not installed: ``pip install 'wkwdask[zarr]'``.
+    UnsupportedError
+        A document names a level outside of its volume.
     ValueError
         The chunk shape is invalid.
 
@@ -68,6 +75,8 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     layers = tuple(map(resolved.readable, resolved.layers)) if layer is None else (resolved.choose(layer),)
     if not layers:
         raise MissingError(f"{resolved.path}: the dataset has no layers")
+    for image in layers:
+        check_served(replace(image, allow_external=allow_external))
     is_dataset = layer is None and any(image.container is not None and image.container.dataset_folder == resolved.path for image in resolved.layers)
     return ViewStore(virtual_group(layers, resolved.mag, shape, as_root=len(layers) == 1 and not is_dataset), resolved.path)
 
@@ -124,10 +133,10 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
     if its_format.why_no_zarr_files:
         advice = "zarr_view() shows it as Zarr without a copy"
         raise UnsupportedError(f"{os.fspath(url)}: {its_format.options.title} gets no zarr.json: {its_format.why_no_zarr_files}; {advice}")
-    return write_view(plan_view(locate(url), layer, allow_external=allow_external))
+    return write_view(plan_view(locate(url, allow_external=allow_external), layer))
 
 
-def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None) -> tuple[str, ...]:
+def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:
     """Remove the files and links that :func:`write_zarr_view` wrote.
 
     Parameters
@@ -136,6 +145,8 @@ def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None) -
         The dataset, layer or mag.
     layer : str, optional
         Only this layer.
+    allow_external : bool
+        Allow removing where paths or links lead out of the dataset; refused by default.
 
     Returns
     -------
@@ -146,6 +157,8 @@ def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None) -
     ------
     MissingError
         The dataset does not exist.
+    UnsupportedError
+        A mag is outside the dataset.
 
     Examples
     --------
@@ -157,11 +170,16 @@ def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None) -
     >>> len(wkwdask.remove_zarr_view(f"{folder}/ds")) == len(written)
     True
     """
-    return remove_view(locate(url), layer)
+    return remove_view(locate(url, allow_external=allow_external), layer)
 
 
 def n5_as_zarr(
-    url: str | os.PathLike[str], *, form: Literal["n5_default", "offset"] = "n5_default", write: bool = False, remove: bool = False
+    url: str | os.PathLike[str],
+    *,
+    form: Literal["n5_default", "offset"] = "n5_default",
+    write: bool = False,
+    remove: bool = False,
+    allow_external: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Return Zarr v3 metadata of N5 data, with which zarr-python opens the same files.
 
@@ -176,6 +194,8 @@ def n5_as_zarr(
         Write each ``zarr.json`` beside its ``attributes.json`` (local only). Files of other software are never replaced.
     remove : bool
         Remove the files that ``write`` created.
+    allow_external : bool
+        Allow writing and removing where links lead out of the folder; refused by default.
 
     Returns
     -------
@@ -192,7 +212,7 @@ def n5_as_zarr(
     MissingError
         The dataset does not exist.
     UnsupportedError
-        Zarr has no codec for a compression, or the form cannot describe the storage of a dataset.
+        Zarr has no codec for a compression, the form cannot describe the storage of a dataset, or a link leads outside.
     ValueError
         The form is unknown, or both ``write`` and ``remove`` are given.
 
@@ -211,9 +231,9 @@ def n5_as_zarr(
         raise ValueError("write=True and remove=True exclude each other")
     documents = zarr_documents(url, form)
     if write:
-        write_documents(url, documents)
+        write_documents(url, documents, allow_external=allow_external)
     elif remove:
-        remove_documents(url, documents)
+        remove_documents(url, documents, allow_external=allow_external)
     return documents
 
 

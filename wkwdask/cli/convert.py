@@ -130,7 +130,8 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
       wkwdask zarr-view dataset
       wkwdask zarr-view dataset --remove
     """
-    paths = wkwdask.remove_zarr_view(path, layer=layer) if remove else wkwdask.write_zarr_view(path, layer=layer, allow_external=allow_external)
+    verb = wkwdask.remove_zarr_view if remove else wkwdask.write_zarr_view
+    paths = verb(path, layer=layer, allow_external=allow_external)
     return Facts({"removed" if remove else "written": paths}, "\n".join(f"removed {one}" if remove else one for one in paths))
 
 
@@ -139,8 +140,9 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
 @click.option("--form", type=click.Choice(("n5_default", "offset")), default="n5_default", show_default=True, help="Codecs that describe the stored blocks.")
 @click.option("--write", is_flag=True, help="Write each zarr.json beside its attributes.json.")
 @click.option("--remove", is_flag=True, help="Remove the zarr.json files that --write made.")
+@external_option
 @prints_facts
-def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> Facts:
+def n5_as_zarr(path: str, form: str, write: bool, remove: bool, allow_external: bool) -> Facts:
     """Describe N5 data as Zarr v3, so that zarr-python can open the same files if wkwdask is installed.
 
     Prints the zarr.json of each group and dataset. A zarr.json of other software is never replaced or removed.
@@ -151,7 +153,7 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> Facts:
       wkwdask n5-as-zarr volume.n5 --write
       wkwdask n5-as-zarr volume.n5/em/s0 --form offset
     """
-    documents = wkwdask.n5_as_zarr(path, form=form, write=write, remove=remove)  # type: ignore[arg-type]
+    documents = wkwdask.n5_as_zarr(path, form=form, write=write, remove=remove, allow_external=allow_external)  # type: ignore[arg-type]
     done = f"{len(documents)} zarr.json files {'written' if write else 'removed'}"
     return Facts(documents, done if write or remove else json.dumps(documents, indent=2))
 

@@ -19,6 +19,7 @@ from wkwdask.geometry.mag import Mag
 @click.option("--no-browser", is_flag=True, help="Print the URL only.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine. Default: any free port.")
 @click.option("--cors", metavar="ORIGIN", help="Allow pages of this origin, such as https://neuroglancer-demo.appspot.com, to read the layers.")
+@click.option("--allow-external", is_flag=True, help="Show levels that a document of a volume names outside of it. Default: refuse.")
 def view(paths: tuple[str, ...], layers: tuple[str, ...], no_browser: bool, **options: Any) -> None:
     """Show datasets, layers, mags or volumes of any format in a browser, until Ctrl-C.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from wkwdask.store.paths import split
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -113,3 +114,8 @@ def array_image(format_name: str, folder: str, name: str, levels: Sequence[Level
 def resolved_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> ResolvedUrl:
     """Return a resolved URL for the images that a path or URL contains."""
     return ResolvedUrl(images[0].folder, images, images[0].mag) if len(images) == 1 else ResolvedUrl(os.fspath(url), images)
+
+
+def images_below(location: str, images: Iterable[Image]) -> tuple[Image, ...]:
+    """Return the images that were found in a folder, which is their root."""
+    return tuple(image if image.folder == location else replace(image, root=location) for image in images)

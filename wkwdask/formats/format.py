@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.inspection import Scope, inspect_arrays
 from wkwdask.formats.repair import DocumentRepair
+from wkwdask.formats.roots import checked_folder, root_of
 from wkwdask.model.faults import Fault
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.stored_array import StoredArray
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from wkwdask.model.target_array import TargetArray
     from wkwdask.model.target_image import TargetImage
     from wkwdask.model.volume import Volume
-    from wkwdask.store.locks import ShardBox
 
     Url = str | os.PathLike[str]
 
@@ -186,6 +186,8 @@ class ArrayFormat:
     """Regular expression for the names of all other files and folders of a level."""
     reserved_suffix: ClassVar[str] = ""
     """Suffix of folder names that is reserved for the format."""
+    unlisting: ClassVar[str] = "correct the document to keep its files"
+    """What removes a level from the document alone, for errors."""
     unsupported_options: ClassVar[tuple[str, ...]] = ()
     """Options that a conversion into the format rejects: ``category``, ``pyramid``."""
 
@@ -238,8 +240,7 @@ class ArrayFormat:
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[LevelCopy]:
         """Return the levels to copy or to store again, with their destinations in an image of the same format; by default all selected levels."""
-        del allow_external
-        image = self.find(url).choose(None if layers is None else layers[0])
+        image = replace(self.find(url).choose(None if layers is None else layers[0]), allow_external=allow_external)
         selected = image.selected if levels is None else tuple(map(image.find, levels))
         if levels is None:
             for level in image.levels:
@@ -268,21 +269,17 @@ class ArrayFormat:
         """Create the container of the copied levels if writing them does not create it."""
 
     def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
-        """Return the work folder of a job that changes an existing level, which is above a single array, and the folder of that level."""
-        return dirname(level.folder) if image.folder == level.folder else image.folder, level.folder
+        """Return the work folder of a job that changes an existing level, which is above a single array, and the folder of that level.
 
-    def work_folder(self, image: Image, folders: Sequence[str]) -> str:
-        """Return the folder in which a job on some levels works; its files can be renamed into these levels."""
-        del folders
-        return image.folder
+        Raises UnsupportedError for a level outside of the root of the image.
+        """
+        folder = checked_folder(image, level.folder)
+        return dirname(folder) if image.folder == level.folder else root_of(image).work_folder(image.folder, [folder]), folder
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         """Return an existing level as an array that is written in place."""
         self.check_writable(volume.name)
         return in_place_target(volume, write)
-
-    def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
-        """Raise an error if files of a level, all or those of some shards, are reached through links to files outside the image."""
 
     def partial_write_edit(self, image: Image) -> MetadataEdit | None:
         """Return the edit that follows a write to a part of a level, completed by :meth:`MetadataEdit.with_maxima`."""
@@ -368,9 +365,9 @@ class ArrayFormat:
 
     def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
         """Resolve a path or URL to the images whose levels can be removed; raises FormatError or MissingError."""
-        del allow_external
         self.check_writable(url)
-        return self.find(url)
+        resolved = self.find(url)
+        return replace(resolved, layers=tuple(replace(image, allow_external=allow_external) for image in resolved.layers))
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         """Return the scheme of URLs by which Neuroglancer reads the stored files of an image and its levels, None if it cannot."""
@@ -388,8 +385,8 @@ class ArrayFormat:
         return ""
 
     def check_removable(self, image: Image, folder: str) -> str:
-        """Raise an error unless a folder contains one level and nothing else; returns the folder to remove, with links resolved."""
-        del image
+        """Raise an error unless a folder contains one level of the image and nothing else; returns the folder to remove, with links resolved."""
+        folder = checked_folder(image, folder, f"and may belong to somebody else; {self.unlisting}, allow_external=True deletes them there")
         above = dirname(folder)
         if files.isdir(above) and not files.is_writable(above):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), above)

@@ -10,6 +10,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.array_check import ArrayCheck
 from wkwdask.formats.array_repair import ArrayRepair
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
+from wkwdask.formats.roots import NO_ROOT, Root, root_of
 from wkwdask.model.faults import Fault, FaultList
 from wkwdask.model.layout import RewritableShards, SingleFiles
 from wkwdask.model.naming import GridNaming
@@ -59,6 +60,8 @@ class LevelScope(Protocol):
     """Usual downsampling method for such a level, None if unknown."""
     document: str
     """File without which the level cannot be opened."""
+    stated: str | None
+    """Name by which a document lists the level, None if none does."""
 
     @property
     def name(self) -> str:
@@ -152,11 +155,12 @@ class Scope:
     """All faults except those of the contents of data files."""
     job_folders: tuple[tuple[str, bool], ...] = ()
     """Folders that may contain job folders, and whether levels lie directly in them."""
+    root: Root = NO_ROOT
+    """Folder outside of which files may belong to somebody else."""
 
     def is_inside(self, path: str) -> bool:
-        """Return whether a file or folder belongs to the scope: links can lead to files of others."""
-        del path
-        return True
+        """Return whether a file or folder belongs to the scope: documents and links can lead to files of others."""
+        return self.root.outside(path) is None
 
     def copies(self, path: str, layer: Any) -> Iterator[tuple[Any, Any] | None]:
         """Yield pairs of an open level and its copy in a leftover folder; None if they cannot be compared."""
@@ -190,6 +194,10 @@ class ArrayScope(LevelScope):
     @property
     def folder(self) -> str:  # type: ignore[override]
         return self.array.folder
+
+    @property
+    def stated(self) -> str | None:  # type: ignore[override]
+        return self.level.stated
 
     @property
     def box(self) -> BoundingBox:  # type: ignore[override]
@@ -373,7 +381,7 @@ def inspect_arrays(location: str, resolved: ResolvedUrl, mags: Sequence[Mag] | N
         if image.key is None and mags is None and not is_remote(image.folder) and files.isdir(image.folder):
             folders.append((image.folder, True))
             faults += leftovers_in(image.folder)
-    return Scope(resolved.path, tuple(layers), faults, tuple(folders))
+    return Scope(resolved.path, tuple(layers), faults, tuple(folders), root_of(resolved.layers[0]) if resolved.layers else NO_ROOT)
 
 
 def _array_scope(image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]) -> ArrayScope | None:

@@ -7,11 +7,13 @@ import logging
 import os
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.registry import default_format, format_named, format_of, formats, location_of, named_format, recognised_format
-from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource, with_external
+from wkwdask.formats.roots import checked_folder
+from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.store import files
 from wkwdask.store.access import access_of, remember_access
@@ -214,13 +216,15 @@ def _check_not_zipped(path: str) -> None:
 def target_in(image: Image, allow_external: bool) -> TargetImage:
     """Return an existing image as the target of levels that are computed from one of its levels."""
     _check_not_zipped(image.folder)
+    if image.container is None:
+        checked_folder(replace(image, allow_external=allow_external), image.folder)
     return format_of_image(image).target_in(image, allow_external=allow_external)
 
 
 def open_in_place(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
-    """Open a level that is written in place; links may leave its dataset only with ``allow_external``."""
+    """Open a level that is written in place; names and links may leave the root of its image only with ``allow_external``."""
     image, volume = open_stored(url, None, mag)
-    return with_external(image) if image.container is not None and allow_external else image, volume
+    return replace(image, allow_external=allow_external), volume
 
 
 def format_of_image(image: Image) -> ArrayFormat:
@@ -266,8 +270,7 @@ def open_source(url: str | os.PathLike[str], selection: SourceSelection) -> tupl
     named = image.mag or resolved.mag
     if mag is not None and named not in (None, mag):
         raise ValueError(f"{os.fspath(url)}: is mag {named}, but {selection.option}= says {mag}")
-    if image.container is not None and selection.allow_external:
-        image = with_external(image)
+    image = replace(image, allow_external=selection.allow_external)
     volume = image.volume(mag or named or selection.default(image))
     if image.container is not None and not volume.has_shards():  # in other formats an array without files is valid, and all zero
         raise MissingError(f"{volume.name}: the mag has no data files")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError
 from wkwdask.formats.registry import formats
 from wkwdask.store import files
-from wkwdask.store.paths import dirname, is_below, is_remote, join, normpath, relpath, split
+from wkwdask.store.paths import dirname, is_below, join, normpath, relpath, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,18 +97,6 @@ def dataset_around(folder: str) -> str:
 
 def _container_around(folder: str) -> str | None:
     return next((container for fmt in formats() if (container := fmt.container_around(folder)) is not None), None)
-
-
-def external_location(dataset: str, folder: str) -> str | None:
-    """Return the real path of a folder that lies outside its dataset, else None."""
-    if is_remote(folder):
-        return None if is_below(folder, dataset) else folder
-    names = folder.removeprefix(f"{dataset}/").split("/") if folder.startswith(f"{dataset}/") else [".."]
-    below = itertools.accumulate(names, join, initial=dataset)
-    if ".." not in names and not any(map(files.islink, itertools.islice(below, 1, None))):
-        return None  # no link below the dataset: its own path need not be resolved
-    real, inside = files.realpath(folder), files.realpath(dataset)
-    return None if real == inside or real.startswith(f"{inside}/") else real
 
 
 def check_no_links(root: str) -> None:

@@ -56,6 +56,8 @@ class Level:
     """Class of the error for ``problem``."""
     details: Any = None
     """Further information for the format."""
+    stated: str | None = None
+    """Name by which the document of the image lists it, as written; None if no document lists it."""
 
     def at_mag(self, mag: Mag) -> Level:
         """Return the level as another mag."""
@@ -92,6 +94,12 @@ class Image:
     """Information of the dataset about the layer, None outside of datasets."""
     details: Any = None
     """Further information for the format."""
+    document: str = ""
+    """Path of the document that lists the levels."""
+    root: str = ""
+    """Folder that the user named, if it is above ``folder``, or a document in it names ``folder``."""
+    allow_external: bool = False
+    """Whether files may be written and deleted where names in documents, or links, lead out of the root."""
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
@@ -140,7 +148,7 @@ class Image:
             chosen = chosen or next((candidate for candidate in self.levels if candidate.key == str(level)), None)
         if chosen is None:
             what = f"{self.noun} at all" if level is None else f"mag {level}" if self.noun == "mag" else f"mag or {self.noun} {level}"
-            raise MissingError(f"{self.folder}: no {what}; there are {', '.join(map(_describe, self.levels)) or 'none'}")
+            raise MissingError(f"{self.folder}: no {what}; there are {', '.join(map(describe_level, self.levels)) or 'none'}")
         if self.key not in (None, chosen.key):
             raise ValueError(f"{self.folder}/{self.key} is the {self.noun} {self.key!r}, not {level}; give the folder above it to choose another one")
         return chosen
@@ -232,7 +240,10 @@ class ResolvedUrl:
         return chosen, chosen.volume(wanted or self.mag)
 
 
-def _describe(level: Level) -> str:
+def describe_level(level: Level) -> str:
+    """Name a level for users, with its mag, and the reason if it is unusable."""
+    if level.problem:
+        return f"{level.key!r} ({level.problem})"
     if level.mag is None:
         return repr(level.key)
     return level.key if level.key == level.mag.name else f"{level.key!r} (mag {level.mag})"

@@ -153,7 +153,7 @@ class Store(Protocol):
         """Return the store of another folder in the same file system or server."""
 
     def below(self, name: str) -> Store:
-        """Return the store of a subfolder."""
+        """Return the store of a folder that a document in this one names."""
 
     def path_of(self, name: str) -> str:
         """Return the path or URL of a file."""

@@ -341,6 +341,11 @@ class StoredArray(RandomAccessVolume):
         touched = cell_range(counted_from(inside, grid.origin), grid.file[1:])
         return range(counts[0]), *touched
 
+    def nested_names(self, box: BoundingBox) -> Iterator[str]:
+        """Yield the names of the files that contain parts of a box, if they lie in folders below that of the array."""
+        if self.naming is not None and "/" in self.naming.key((0, 0, 0, 0)):
+            yield from (name for _, name in self.naming.keys(self._files(box)))
+
     def is_current(self) -> bool:
         try:
             self.identity.check(has_absent=True)

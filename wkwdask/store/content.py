@@ -12,8 +12,6 @@ from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from wkwdask.model.store import Store, StoredFile
     from wkwdask.store.remote import OpenRemoteFile
 
@@ -90,11 +88,11 @@ class FileContent:
 
 @dataclass(frozen=True, slots=True)
 class ServedFolder(ContentSource):
-    """Folder or remote location whose files are served unchanged; links may not lead out of it, or out of the folders of its levels."""
+    """Folder or remote location whose files are served unchanged; links may not lead out of it."""
 
     store: Store
-    roots: tuple[str, ...]
-    """Folders with links resolved."""
+    root: str
+    """Folder with links resolved."""
     documents: dict[str, bytes]
     """Documents that are sent in place of stored ones."""
     heads: LruCache[OpenRemoteFile] = field(default_factory=lambda: LruCache(_HEADS_NBYTES, lambda file: len(file.head) + 1024))
@@ -120,14 +118,14 @@ class ServedFolder(ContentSource):
             self.heads.put(key, remote)
             return FileContent(remote, encoding or remote.encoding)
         path = files.realpath(self.store.path_of(key))
-        is_inside = files.isfile(path) and any(is_below(path, root) for root in self.roots)
+        is_inside = files.isfile(path) and is_below(path, self.root)
         file = self.store.open(key) if is_inside else None
         return None if file is None else FileContent(file, encoding)
 
 
-def served_folder(folder: str, subfolders: Iterable[str], documents: dict[str, bytes], like: Store) -> ServedFolder:
-    """Return a folder whose files are served, and those of some subfolders that may be links; ``like`` is the store of one of them."""
+def served_folder(folder: str, documents: dict[str, bytes], like: Store) -> ServedFolder:
+    """Return a folder whose files are served; ``like`` is the store of it or of a subfolder."""
     store = open_store(folder)
     if isinstance(store, RemoteStore) and isinstance(like, RemoteStore):
         store = replace(store, witness=like.witness)
-    return ServedFolder(store, tuple(files.realpath(path) for path in (folder, *subfolders)), documents)
+    return ServedFolder(store, files.realpath(folder), documents)

@@ -107,6 +107,22 @@ def any_path(url: str | os.PathLike[str]) -> str:
     return normpath(text) if is_remote(text) and not text.startswith(_OTHER_FORMATS) else local_path(text)
 
 
+def stated_path(folder: str, name: str) -> str:
+    """Return the normal path or URL that a document in a folder names, relative to the folder or absolute; it may lie anywhere.
+
+    Examples
+    --------
+    >>> stated_path("/data/em", "./8_8_8/"), stated_path("/data/em", "../other/8_8_8"), stated_path("https://host/em", "/8_8_8")
+    ('/data/em/8_8_8', '/data/other/8_8_8', '/8_8_8')
+    """
+    if is_absolute(name):
+        return normpath(name) if is_remote(name) else local_path(name)
+    path = f"{folder.rstrip('/')}/{name}" if name else folder
+    if not {"", ".", ".."}.intersection(name.split("/")):
+        return path
+    return normpath(path) if is_remote(path) else _file_path(path)
+
+
 def need_file_system(path: str, what: str) -> None:
     """Raise UnsupportedError for a path in memory or in a zip where other processes or libraries open the file."""
     if ZIP in path:

@@ -13,7 +13,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.store import files
 from wkwdask.store.access import access_of
 from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
-from wkwdask.store.paths import dirname, is_remote, is_served, local_path
+from wkwdask.store.paths import dirname, is_remote, is_served, local_path, stated_path
 from wkwdask.store.remote import RemoteStore
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class FolderStore:
         return replace(self, url=url)
 
     def below(self, name: str) -> FolderStore:
-        return replace(self, url=self.path_of(name))
+        return replace(self, url=stated_path(self.url, name))
 
     def make(self) -> None:
         files.makedirs(self.url)

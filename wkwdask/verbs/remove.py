@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.record_paths import dataset_around, external_location
+from wkwdask.formats.record_paths import dataset_around
 from wkwdask.formats.registry import default_format, format_of, location_of
+from wkwdask.formats.roots import check_alone, external_location, root_of
+from wkwdask.model.image import describe_level
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.job_folder import REMOVAL, JobFolder, discard_dead_jobs, end_removal, find_removals
@@ -124,8 +126,7 @@ class Removal:
     def start(self) -> JobFolder:
         """Lock the levels, rename them into the job folder and drop them from the metadata."""
         owner = Owner.this_process(f"{REMOVAL}{self.image.folder}")
-        dataset = None if self.image.container is None else self.image.container.dataset_folder
-        folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [dataset])])
+        folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [root_of(self.image).folder])])
         folder.start("overwrite", settings_of("rm", mags=",".join(self.names)))
         try:
             folder.remove(self.edit)
@@ -279,12 +280,15 @@ def _stage(its_format: ArrayFormat, resolved: ResolvedUrl, image: Image, mags: S
     available = list(by_key.values())[::-1]
     missing = [mag for mag in mags or () if mag not in {level.mag for level in available}]
     if missing:
-        listed = ", ".join(str(level.mag or level.key) for level in available) or "none"
+        listed = ", ".join(str(level.mag) if level.mag is not None else describe_level(level) for level in available) or "none"
         name = image.name if image.container is None else f"layer {image.name}"
         raise MissingError(f"{resolved.path}: {name} has no mag {missing[0]}; there are {listed}")
     selected = [level for level in available if mags is None or level.mag in mags]
     links = tuple({level.folder for level in selected if files.islink(level.folder)})
     folders = {level.key: its_format.check_removable(image, level.folder) for level in selected}
+    others = [level for level in image.levels if level not in selected]
+    for folder in dict.fromkeys(folders.values()):
+        check_alone(image, folder, others, "removed")
     is_whole = mags is None and resolved.mag is None and image.key is None
     for parent in dict.fromkeys(_parent(image, folder) for folder in folders.values()):
         levels = [level for level in selected if _parent(image, folders[level.key]) == parent]

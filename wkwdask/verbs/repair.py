@@ -35,7 +35,7 @@ from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import counted
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
-from wkwdask.store.paths import dirname
+from wkwdask.store.paths import dirname, is_below
 from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.recompute import Provenance, RebuildPlan, RecomputeSpec, find_provenance, finer_levels, plan_rebuild, recompute_specs
@@ -230,8 +230,8 @@ class Repair:
     def _plan_mag(self, layer: LayerScope, scope: LevelScope, handled: set[str]) -> LevelPlan:
         plan = LevelPlan(scope)
         if self._is_external(scope.folder):
-            for faults in (faults for path, faults in self._by_path.items() if path.startswith(f"{scope.folder}/")):
-                self._leave_external(scope.folder, faults)
+            for faults in (faults for path, faults in self._by_path.items() if is_below(path, scope.folder)):
+                self._leave_external(scope.folder, faults, scope.stated)
             return plan
         self._plan_document(plan, handled)
         if plan.document is None and not _is_described(scope, self._by_path):
@@ -246,7 +246,8 @@ class Repair:
             plan.kinds[shard] = {fault.kind for fault in faults}
             handled.update(fault.path for fault in faults)
         for path, faults in self._by_path.items():
-            if path.startswith(f"{scope.folder}/") and faults[0].kind == "folder.no_folder" and self._options.quarantine:
+            is_aside = path.startswith(f"{scope.folder}/") and faults[0].kind == "folder.no_folder" and self._options.quarantine
+            if is_aside and not self._is_external(dirname(path)):
                 self._set_aside(plan, None, faults[:1])
                 handled.add(path)
         return plan
@@ -254,8 +255,9 @@ class Repair:
     def _is_external(self, folder: str) -> bool:
         return not self._options.allow_external and not self.scope.is_inside(folder)
 
-    def _leave_external(self, folder: str, faults: list[Fault]) -> None:
-        advice = f"it lies outside the dataset, at {files.realpath(folder)}: allow_external=True repairs it there"
+    def _leave_external(self, folder: str, faults: list[Fault], stated: str | None = None) -> None:
+        root, named = self.scope.root, "" if stated is None else f" ({self.scope.root.document} names it {stated!r})"
+        advice = f"it lies outside the {root.noun} {root.folder}, at {files.realpath(folder)}{named}: allow_external=True repairs it there"
         self.left += [Unrepaired(fault, advice) for fault in faults]
 
     def _plan_document(self, plan: LevelPlan, handled: set[str]) -> None:
@@ -408,7 +410,8 @@ class Repair:
         self.leftovers.remove_refused(layer.folder)
         self.leftovers.remove_locks(layer.folder)
         owner = Owner.this_process(f"repair of {layer.folder}")
-        job_folder = JobFolder(layer.folder, owner, sorted(folders), datasets=[self.scope.path] if self._options.allow_external else ())
+        datasets = [*filter(None, [self.scope.root.folder])] if self._options.allow_external else []
+        job_folder = JobFolder(layer.folder, owner, sorted(folders), datasets=datasets)
         job_folder.start("update", {"command": "repair"})
         try:
             for plan in plans:

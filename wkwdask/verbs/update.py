@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
-from wkwdask.formats.opening import SourceSelection, format_of_image
+from wkwdask.formats.opening import SourceSelection, describe_unusable_levels, format_of_image
 from wkwdask.formats.record_paths import job_root
+from wkwdask.formats.roots import root_of
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.geometry.mag import Mag
@@ -233,7 +234,8 @@ def lay_out_update(
     its_format = format_of_image(layer)
     mags = _choose_existing_mags(layer, source, options)
     folders = {mag: its_format.job_folders(layer, layer.find(mag))[1] for mag in mags}
-    parent = its_format.work_folder(layer, list(folders.values()))
+    root = root_of(layer)
+    parent = root.work_folder(layer.folder, folders.values())
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
     trusts_records = not by_content and box is None
     existing: list[ExistingMag] = []
@@ -243,7 +245,7 @@ def lay_out_update(
         finer, method, ignore_zero = _provenance(layer, source, mag, previous, options, trusts_records)
         if finer not in volumes:
             volumes[finer] = layer.volume(finer)
-        its_format.check_links(layer, folder)
+        root.check_links(folder)
         volume, record, settings = layer.find(mag).open(), read_file_record(folder), read_creation_settings(folder, mag)
         if record is None and trusts_records:
             raise ResumeError(f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts over')
@@ -256,8 +258,7 @@ def lay_out_update(
         existing.append(ExistingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))
         volumes[mag] = target.as_volume().moved(target.origin)
     job = UpdateJob(existing, by_content=by_content, box=box)
-    dataset = None if layer.container is None else layer.container.dataset_folder
-    job_folder = JobFolder(parent, owner, [mag.target.folder for mag in existing], datasets=[*filter(None, [dataset])])
+    job_folder = JobFolder(parent, owner, [mag.target.folder for mag in existing], datasets=[*filter(None, [root.folder])])
     plan_again = partial(lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
     return Update(source, job_folder, tuple(existing), job, plan_again)
 
@@ -316,12 +317,17 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
         mags = sorted(above, key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
         if not mags:
             origins = sorted({ladder[0].name for ladder in (recorded_ladder(_settings(layer, mag)) for mag in local) if ladder})
-            others = f"; mags were built from mag {', '.join(origins)}: name it with finest=" if origins else ""
+            others = (f"; mags were built from mag {', '.join(origins)}: name it with finest=" if origins else "") + _unusable(layer)
             raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}")
     missing = [mag.name for mag in mags if mag not in layer.mags or not files.isdir(layer.mags[mag])]
     if missing:
-        raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is missing and cannot be updated; build it first")
+        raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is missing and cannot be updated; build it first{_unusable(layer)}")
     return mags
+
+
+def _unusable(image: Image) -> str:
+    note = describe_unusable_levels(image)
+    return f"; {note}" if note else ""
 
 
 def _old_box(settings: dict[str, Any], finer: Mag) -> BoundingBox | None:

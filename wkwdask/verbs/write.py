@@ -15,6 +15,7 @@ import numpy as np
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.opening import format_of_image
 from wkwdask.formats.record_paths import RecordPaths, job_folders
+from wkwdask.formats.roots import root_of
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
@@ -228,18 +229,18 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     folder = files.realpath(folder) if files.islink(folder) else folder  # one path for the locks of all jobs
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
     ranges = cell_range(counted_from(region, volume.origin), its_format.in_place_target(volume, InPlaceWrite(folder, "", region)).shard_shape)
+    root = root_of(image)
+    root.check_links(folder, volume.nested_names(region))
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
-    its_format.check_links(image, folder, shards)
-    dataset = None if image.container is None else image.container.dataset_folder
     if any(Publisher(RecordPaths(root)).is_prepared for root, _ in job_folders(parent)):
-        finish_interrupted_publication(parent, folder, _REGION, dataset)
+        finish_interrupted_publication(parent, folder, _REGION, root.folder)
         raise ReplacedError(f"{folder}: completed a killed job that was replacing the mag; start again")
     draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))
     target = its_format.in_place_target(volume, InPlaceWrite(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
         draft.owner, parent, (target,), draft.folders, nbytes, its_format.partial_write_edit(image), draft.settings, existing, resumes_automatically=False,
-        ignored_settings=content.ignored_settings, region=shards, dataset=dataset, volume=volume,
+        ignored_settings=content.ignored_settings, region=shards, dataset=root.folder, volume=volume,
     )  # fmt: skip
 
 

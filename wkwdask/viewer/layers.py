@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, format_of_image
+from wkwdask.formats.roots import check_served, root_of
 from wkwdask.formats.zarr.served import SHOWN_TYPES, serve_image
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.store.content import ContentSource, served_folder
@@ -67,10 +68,12 @@ def contrast_of(values: npt.NDArray[Any]) -> tuple[float, float] | None:
     return (low, high) if low < high else None
 
 
-def layers_of(url: str | os.PathLike[str], names: Sequence[str], mag: Mag | None) -> list[ShownLayer]:
+def layers_of(url: str | os.PathLike[str], names: Sequence[str], mag: Mag | None, *, allow_external: bool = False) -> list[ShownLayer]:
     """Open the layers of a dataset, or a layer, mag, volume or array; ``names`` selects layers, none for all."""
     resolved = find(url)
     chosen = [resolved.choose(name) for name in names] or [resolved.readable(image) for image in resolved.layers]
+    for image in chosen:
+        check_served(replace(image, allow_external=allow_external))
     layers = [layer for image in chosen if (layer := _shown(image, mag or resolved.mag)) is not None]
     if not layers:
         if resolved.invalid_layers:
@@ -90,7 +93,7 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
     scheme = None if mag is not None else _scheme(image, list(volumes.values()))
     if scheme is not None:
         documents = format_of_image(image).viewer_documents(image, is_rgb=is_rgb)
-        source: ContentSource = served_folder(image.folder, [level.folder for level in image.levels], documents, finest.store)
+        source: ContentSource = served_folder(image.folder, documents, finest.store)
         is_decoded = False
     else:
         source = served = serve_image(image.name, volumes, size, is_segmentation=has_labels, is_rgb=is_rgb)
@@ -138,6 +141,8 @@ def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
 def _scheme(image: Image, volumes: Sequence[StoredArray]) -> str | None:
     """Return the scheme by which the viewer reads the files of an image, None if they must be decoded."""
     is_plain = image.container is None and not image.key and (is_on_disk(image.folder) or is_remote(image.folder)) and len(volumes) == len(image.levels)
-    if not is_plain or any(volume.dtype.name not in SHOWN_TYPES or volume.channels is not None for volume in volumes):
+    if not is_plain or any(root_of(image).outside(level.folder) for level in image.levels):  # only files in the folder of the image are sent
+        return None
+    if any(volume.dtype.name not in SHOWN_TYPES or volume.channels is not None for volume in volumes):
         return None
     return format_of_image(image).viewer_scheme(image, volumes)

@@ -89,6 +89,7 @@ def view(
     cors: str | None = None,
     proxy: str | None = None,
     cache_nbytes: int = _CACHE_NBYTES,
+    allow_external: bool = False,
 ) -> View:
     """Show datasets, volumes and arrays in Neuroglancer, in a browser or in a notebook. Nothing is written.
 
@@ -119,6 +120,9 @@ def view(
         Path or URL below which jupyter-server-proxy serves the ports of this machine, such as ``/proxy``; by default that of JupyterHub inside of a hub.
     cache_nbytes : int
         Memory for computed chunks of dask arrays [bytes]. Larger chunks are not kept: only the part that the viewer asks for is computed.
+    allow_external : bool
+        Show levels that a document of a volume names outside of it, such as ``../other/8_8_8``; refused by default. Links and the paths of mags in
+        ``datasource-properties.json`` are always followed.
 
     Returns
     -------
@@ -131,6 +135,8 @@ def view(
         There is no such dataset, layer or mag, or it has no files.
     ModuleNotFoundError
         neuroglancer is not installed: ``pip install 'wkwdask[view]'``.
+    UnsupportedError
+        A document names a level outside of its volume.
     ValueError
         The shape of an array or an option is invalid.
 
@@ -149,7 +155,7 @@ def view(
     names = () if layer is None else (layer,) if isinstance(layer, str) else tuple(layer)
     parsed = None if mag is None else Mag.parse(mag)
     named = list(_named(sources))
-    groups = [[] if _is_array(source) else _stored(source, name, names, parsed) for name, source in named]
+    groups = [[] if _is_array(source) else _stored(source, name, names, parsed, allow_external=allow_external) for name, source in named]
     size = next((shown.voxel_size_nm for group in groups for shown in group if shown.voxel_size_nm is not None), None)
     if any(_is_array(source) for _, source in named):
         from wkwdask.viewer.arrays import ArrayOptions, layer_of  # imports dask
@@ -183,11 +189,11 @@ def _is_array(source: Any) -> bool:
     return hasattr(source, "ndim")
 
 
-def _stored(source: Any, name: str | None, names: Sequence[str], mag: Mag | None) -> list[ShownLayer]:
+def _stored(source: Any, name: str | None, names: Sequence[str], mag: Mag | None, *, allow_external: bool) -> list[ShownLayer]:
     """Return the layers of a dataset, layer or volume."""
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"expected a path, URL or array to show, got {type(source).__name__}")
-    layers = layers_of(source, names, mag)
+    layers = layers_of(source, names, mag, allow_external=allow_external)
     if name is None:
         return layers
     return [replace(layer, name=name if len(layers) == 1 else f"{name} {layer.name}") for layer in layers]

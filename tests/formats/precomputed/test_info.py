@@ -117,7 +117,7 @@ WRONG_SCALES = [
 
 
 def _image(info):
-    return VolumeSource(SimpleNamespace(url="v", path_of=str, is_local=False), info).image()
+    return VolumeSource(SimpleNamespace(url="v", path_of=str, below=lambda key: SimpleNamespace(url=key), is_local=False), info).image()
 
 
 @pytest.mark.parametrize(("entry", "message"), WRONG_SCALES)

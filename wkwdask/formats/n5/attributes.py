@@ -21,6 +21,7 @@ from wkwdask.formats.axes import REMEDY, axes_of, names_in
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
 from wkwdask.model.levels import base_level, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.store.paths import is_below, is_valid_path, stated_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -120,8 +121,13 @@ def level_names(group: Mapping[str, Any]) -> list[str]:
         names = [entry["path"] for entry in group["multiscales"][0]["datasets"]]
     except (KeyError, IndexError, TypeError):
         return []
-    is_inside = all(isinstance(name, str) and name and not name.startswith("/") and ".." not in name.split("/") for name in names)
-    return names if is_inside else []
+    return names if all(isinstance(name, str) and is_valid_path(name) for name in names) else []
+
+
+def is_inside(name: str) -> bool:
+    """Return whether the path of a dataset leads into its group."""
+    path = stated_path("/group", name)
+    return is_below(path, "/group") and path != "/group"
 
 
 def group_factors(group: Mapping[str, Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError
@@ -63,8 +64,9 @@ class N5Format(ArrayFormat):
         return self.name if all(each is not None and each.compression.startswith(_SHOWN_CODECS) for each in encodings) else None
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        del allow_external
-        return DatasetTarget(image.folder, Destination(PREFIX + image.folder)) if image.key == "" else target_beside(image)
+        if image.key == "":
+            return DatasetTarget(image.folder, Destination(PREFIX + image.folder))
+        return target_beside(replace(image, allow_external=allow_external))
 
     def document_faults(self, folder: str) -> Iterator[Fault]:
         try:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
-from wkwdask.formats.array_images import array_image, array_level
+from wkwdask.formats.array_images import array_image, array_level, images_below
 from wkwdask.formats.n5.array import n5_array, read_attributes, read_documents
 from wkwdask.formats.n5.attributes import (
     FILE_NAME,
@@ -18,6 +18,7 @@ from wkwdask.formats.n5.attributes import (
     axis_names,
     group_factors,
     is_dataset,
+    is_inside,
     level_attributes,
     level_names,
     level_number,
@@ -31,7 +32,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, basename
+from wkwdask.store.paths import UrlName, basename, stated_path
 from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
         raise MissingError(f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since remote folders cannot be listed")
     if not files.isdir(location):
         raise MissingError(f"{location}: no such folder")
-    layers = tuple(_walk(location))
+    layers = images_below(location, _walk(location))
     if not layers:
         raise MissingError(f"{location}: no N5 dataset found here or below: no {FILE_NAME} has dimensions")
     return layers
@@ -128,13 +129,19 @@ def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, di
     """Yield the attributes of levels in their order, or their error: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
     # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up to the first missing number.
     stated, count = level_names(group), len(group_factors(group))
-    listed = stated or (_level_folders(store.url) if store.is_local else [])
+    listed = stated
+    if not any(map(is_inside, stated)):
+        listed = [*(_level_folders(store.url) if store.is_local else ()), *stated]
     names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MAX_LEVELS)]
     at_once, read = 1 if store.is_local else _LEVELS_AT_ONCE, dict[str, bytes | None]()
     for n, name in enumerate(names):
+        if not is_inside(name):
+            path = f"{store.path_of(FILE_NAME)}: multiscales[0].datasets"
+            yield name, CorruptError(f"{path}: expected a path inside the group, found {name!r}, which leads to {stated_path(store.url, name)}")
+            continue
         try:
             if name not in known and name not in read:
-                batch = [each for each in names[n : n + at_once] if each not in known]
+                batch = [each for each in names[n : n + at_once] if each not in known and is_inside(each)]
                 read |= zip(batch, read_documents(store, batch), strict=True)
             raw = read.get(name)
             document = known.get(name) if raw is None else parse_object(raw, store.path_of(f"{name}/{FILE_NAME}"))
@@ -175,21 +182,22 @@ def _image_from_datasets(store: Store, datasets: Sequence[tuple[str, N5Dataset |
     attributes = {**_inherited(store), **group}
     readable = {key: dataset for key, dataset in datasets if isinstance(dataset, N5Dataset)}
     described = [(key, readable.get(key), level_attributes(readable[key].document if key in readable else {}, attributes, key)) for key, _ in datasets]
-    levels = []
+    levels, listed = [], set(level_names(group))
     for (key, dataset), geometry in zip(datasets, place_levels(described, attributes, store.url), strict=True):
-        folder = store.path_of(key) if key else store.url
+        folder, stated = store.below(key).url if key else store.url, key if key in listed else None
         if isinstance(geometry, UnsupportedError):
-            levels.append(Level(key, folder, problem=str(geometry), error=UnsupportedError))
+            levels.append(Level(key, folder, problem=str(geometry), error=UnsupportedError, stated=stated))
             continue
         if isinstance(dataset, WkwDaskError):
-            levels.append(Level(key, folder, None, geometry.mag, geometry.lengths_nm, str(dataset), type(dataset)))
+            levels.append(Level(key, folder, None, geometry.mag, geometry.lengths_nm, str(dataset), type(dataset), stated=stated))
             continue
         volume = n5_array(with_witness(store.below(key) if key else store, FILE_NAME), dataset, geometry.axes, geometry.mag or MAG_1, geometry.lengths_nm)
-        level = array_level(key, volume, geometry.mag, geometry.offset)
+        level = replace(array_level(key, volume, geometry.mag, geometry.offset), stated=stated)
         levels.append(replace(level, opener=partial(_open_numbered, store.url, level)) if key and store.is_local else level)
     if all(level.problem for level in levels):
         next((level for level in levels if level.error is not MissingError), levels[0]).open()  # raises its error
-    return array_image(FORMAT, store.url, name, levels, "" if datasets[0][0] == "" else None)
+    image = array_image(FORMAT, store.url, name, levels, "" if datasets[0][0] == "" else None)
+    return replace(image, document=store.path_of(FILE_NAME))
 
 
 def _open_numbered(group: str, level: Level) -> StoredArray:

@@ -13,6 +13,7 @@ from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_datas
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
 from wkwdask.formats.n5.layer import PREFIX, location_of, stripped
+from wkwdask.formats.roots import Root
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
@@ -50,12 +51,14 @@ class N5Target(TargetFolder):
     """Existing levels of the group that stay unchanged."""
     levels: Mapping[Mag, tuple[str, Vec3]] = field(default_factory=dict)
     """Name and first voxel [voxels of the mag] of existing levels, if new levels are computed from one of them; else empty."""
+    stated: tuple[str, ...] = ()
+    """Names of all existing levels, usable or not."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
         mags = [spec.box.mag for spec in specs]
         geometries = [LevelGeometry(self._relative_mag(mag), spec.box.topleft, self._base_lengths()) for mag, spec in zip(mags, specs, strict=True)]
         names = self._names_with(mags)
-        folders = tuple(f"{self.folder}/{names[mag]}" for mag in mags) if names else (self.folder,)
+        folders = tuple(self._level_folder(names[mag]) for mag in mags) if names else (self.folder,)
         datasets = [_choose_dataset(spec, options, like) for spec in specs]
         targets, settings = [], []
         for spec, geometry, dataset, folder in zip(specs, geometries, datasets, folders, strict=True):
@@ -66,12 +69,21 @@ class N5Target(TargetFolder):
             lengths = None if geometry.base_lengths_nm is None else list(geometry.base_lengths_nm)
             settings.append({"dataset": dataset.to_json(), "mag": geometry.mag.name, "offset": list(geometry.offset), "voxel_size": lengths})
         others = self._others_with(names, len(datasets[0].dimensions))
-        edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), geometries, strict=True)), others)
+        new_names = [names[mag] for mag in mags] if names else [basename(self.folder)]
+        edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(new_names, geometries, strict=True)), others)
         if edit.makes_room and existing == "error" and not self.levels.keys().isdisjoint(mags):  # with other folders, the job itself finds what exists
             raise ExistsError(f'{self.folder}: has {", ".join(str(mag) for mag in mags if mag in self.levels)}; existing="overwrite" replaces it')
         # journals of a single dataset keep its settings without a list
         journal_settings = settings[0] if len(settings) == 1 else {"datasets": settings}
-        return NewLevels(dirname(folders[0]), folders, tuple(targets), journal_settings, edit, stored_as=_describe(datasets[0]))
+        parent = self._root.work_folder(self.folder, folders) if names else dirname(folders[0])
+        return NewLevels(parent, folders, tuple(targets), journal_settings, edit, stored_as=_describe(datasets[0]))
+
+    @property
+    def _root(self) -> Root:
+        return Root(self.folder, f"{self.folder}/{FILE_NAME}", self.destination.allow_external)
+
+    def _level_folder(self, name: str) -> str:
+        return self._root.level_folder(name, [other for other in self.stated if other != name])
 
     def _names_with(self, mags: Sequence[Mag]) -> dict[Mag, str]:
         """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so levels after a new one can get another number."""
@@ -93,6 +105,7 @@ class N5Target(TargetFolder):
             return ()
         others, finest, size = [], min(self.levels, key=lambda mag: (mag.maximum, mag.factors)), self._base_lengths()
         for mag, (name, offset) in self.levels.items():
+            self._root.check(f"{self.folder}/{name}", name)
             document = read_attributes(FolderStore(self.folder), name) or {}
             before = LevelGeometry(Mag.parse(finest.step_to(mag)), offset, None if size is None else lengths_in(finest, size))
             after = LevelGeometry(mag, offset, size)
@@ -171,7 +184,7 @@ def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> 
 
 def n5_target(destination: Destination) -> N5Target:
     """Return the target of a dataset: the named folder, or a level in it if the levels of an image are written."""
-    folder = _local_folder(destination.url)
+    folder = _local_folder(destination.url, allow_external=destination.allow_external)
     if destination.names_image and not destination.all_mags and destination.mag not in (None, MAG_1):
         raise ValueError(f"{destination.url} gets its finest level of images: mag= is not for it")
     if not destination.names_image:
@@ -183,9 +196,9 @@ def n5_target(destination: Destination) -> N5Target:
 def target_beside(image: Image) -> N5Target:
     """Return an existing group as the target of levels that are computed from one of its levels."""
     levels = {level.mag: (level.key, level.open().origin) for level in image.levels if level.mag is not None and not level.problem}
-    destination = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm)
+    destination = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm, allow_external=image.allow_external)
     target = _target_in(f"{_local_folder(image.folder)}/s0", destination, ())
-    return replace(target, folder=dirname(target.folder), levels=levels)
+    return replace(target, folder=dirname(target.folder), levels=levels, stated=tuple(level.key for level in image.levels))
 
 
 def _target_in(folder: str, destination: Destination, others: tuple[str, ...]) -> N5Target:
@@ -206,11 +219,16 @@ def _target_in(folder: str, destination: Destination, others: tuple[str, ...]) -
     return N5Target(folder, destination, root or group or folder, group, others)
 
 
-def _local_folder(url: str) -> str:
+def _local_folder(url: str, *, allow_external: bool = False) -> str:
     text = stripped(url)
     if is_remote(text):
         raise UnsupportedError(f"{text}: N5 is written to local folders only; write to one and copy it, for example with gsutil or aws s3")
-    return files.realpath(location_of(text))
+    location = location_of(text)
+    if level_number(basename(location)) is None or not files.islink(location):
+        return files.realpath(location)
+    group = files.realpath(dirname(location))
+    Root(group, f"{group}/{FILE_NAME}", allow_external).check(f"{group}/{basename(location)}", basename(location))
+    return files.realpath(location)
 
 
 def _stored_voxel_size(group: str) -> Lengths | None:

@@ -12,6 +12,7 @@ from wkwdask.formats.n5.array import dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DATASET_KEYS, FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.block import VARLENGTH, Compression, format_header, header_nbytes
 from wkwdask.formats.n5.layer import find_n5_layers, location_of
+from wkwdask.formats.roots import Root
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.formats.zarr.documents import generic_array_document, group_document, is_view
 from wkwdask.formats.zarr.ngff import ImageAxes, PyramidLevel, multiscale
@@ -266,28 +267,29 @@ def _common_block_mode(volume: StoredArray) -> int:
 # ------------------------------------------------------------------------------------------------ files
 
 
-def write_documents(url: str | os.PathLike[str], documents: Documents) -> None:
+def write_documents(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> None:
     """Write each ``zarr.json`` beside its ``attributes.json``; arrays first, so that a group never lists a missing one."""
-    root = _checked_root(url, documents)
+    root = _checked_root(url, documents, allow_external=allow_external)
     for name in sorted(documents, key=lambda name: -name.count("/")):
         publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
 
 
-def remove_documents(url: str | os.PathLike[str], documents: Documents) -> None:
+def remove_documents(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> None:
     """Remove each ``zarr.json`` that :func:`write_documents` wrote."""
-    root = _checked_root(url, documents)
+    root = _checked_root(url, documents, allow_external=allow_external)
     for name in documents:
         files.remove_file(f"{root}/{name}")
 
 
-def _checked_root(url: str | os.PathLike[str], documents: Documents) -> str:
-    """Return the local folder of the documents; raises ExistsError if other software wrote one of them."""
+def _checked_root(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> str:
+    """Return the local folder of the documents; raises ExistsError if other software wrote one of them, UnsupportedError if links lead outside."""
     root = location_of(url)
     if not open_store(root).is_local:
         raise UnsupportedError(f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container")
     if not files.isdir(root):
         raise MissingError(f"{root}: no such folder")
     for name in documents:
+        Root(root, allow_external=allow_external).check(f"{root}/{name}")
         if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", N5_MARK):
             raise ExistsError(f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left unchanged")
     return root

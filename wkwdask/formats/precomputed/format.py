@@ -75,8 +75,7 @@ class PrecomputedFormat(ArrayFormat):
         return target_volume(destination)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        del allow_external
-        return target_volume(Destination(PREFIX + image.folder, category=image.category))
+        return target_volume(Destination(PREFIX + (image.root or image.folder), category=image.category, allow_external=allow_external))
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         return super().in_place_target(with_stored_suffix(volume), write)
@@ -105,7 +104,7 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
     if level.problem:
         return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
     scale: Scale = level.details
-    count, nbytes = file_sizes(image.details.store.below(level.key), is_sharded=scale.sharding is not None) if image.details.store.is_local else (None, None)
+    count, nbytes = file_sizes(image.details.store.at(level.folder), is_sharded=scale.sharding is not None) if image.details.store.is_local else (None, None)
     box = BoundingBox(scale.voxel_offset, scale.size, level.mag or MAG_1)
     sharding = describe_sharding(scale)
     return ScaleSummary(

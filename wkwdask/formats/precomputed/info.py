@@ -20,6 +20,7 @@ from wkwdask.geometry.vectors import ceil_divide
 from wkwdask.model.json_text import Problems, parse_object
 from wkwdask.model.levels import base_level, finest_first, is_number
 from wkwdask.model.voxel_type import VOXEL_TYPES, by_precomputed_name
+from wkwdask.store.paths import is_absolute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -155,6 +156,8 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Un
     key = entry.get("key")
     if not isinstance(key, str) or not _can_be_path(key):
         problems.add(f"{path}.key", "a folder", key)
+    elif is_absolute(key):
+        problems.add(f"{path}.key", "a path relative to the volume", key)
     size = _triple(entry.get("size"), f"{path}.size", 1, problems)
     offset = _triple([0, 0, 0] if entry.get("voxel_offset") is None else entry["voxel_offset"], f"{path}.voxel_offset", -_MAX_INTEGER, problems)
     sizes = entry.get("chunk_sizes")

@@ -20,6 +20,7 @@ from wkwdask.formats.precomputed.layer import location_of, open_precomputed_laye
 from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards
 from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
+from wkwdask.formats.roots import root_of
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.store import files
@@ -277,7 +278,8 @@ def inspect_volume(url: str | os.PathLike[str], layers: Sequence[str] | None, ma
     selected = [level for level in image.selected if not level.problem and (mags is None or level.mag in mags)]
     method = None if image.category is None else method_of(image.category)
     scopes = [scope for level in selected for scope in _scale_scopes(image.details, level, basename(path), method, faults)]
-    return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, ((path, True),) if is_whole and image.details.store.is_local else ())
+    folders = ((path, True),) if is_whole and image.details.store.is_local else ()
+    return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, folders, root_of(image))
 
 
 def _scale_scopes(source: VolumeSource, level: Level, name: str, method: str | None, faults: list[Fault]) -> list[ScaleScope]:

@@ -19,7 +19,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, is_remote, split
+from wkwdask.store.paths import UrlName, is_remote, split, stated_path
 from wkwdask.store.records import read_provenance
 from wkwdask.store.store import open_store, with_witness
 
@@ -65,22 +65,24 @@ class VolumeSource:
     store: Store
     info: VolumeInfo
     chunk_size: Vec3 | None = None  # chunk size to read if there are several; None for the first of each scale
+    opened: str = ""  # path or URL of the volume from which redirects led here; empty without redirects
 
     def image(self, key: str | None = None) -> Image:
         """Return the volume as an image; ``key`` selects one scale."""
         folder = self.store.url
         category = "segmentation" if self.info.type == "segmentation" else "color"
         name = folder.rstrip("/").rpartition("/")[2]
-        return Image("precomputed", folder, name, self.levels, key, category, base_resolution(self.info), "scale", None, self)
+        document = f"{self.opened or folder}/{FILE_NAME}"
+        return Image("precomputed", folder, name, self.levels, key, category, base_resolution(self.info), "scale", None, self, document, self.opened)
 
     def levels(self) -> Iterator[Level]:
         """Yield the usable scales, finest first, then the unusable ones."""
         for scale in self.info.scales:
-            mag = mag_of(self.info, scale)
-            yield Level(scale.key, self.store.path_of(scale.key), partial(self.open_scale, scale, mag), mag, scale.resolution, details=scale)
+            mag, folder = mag_of(self.info, scale), self.store.below(scale.key).url
+            yield Level(scale.key, folder, partial(self.open_scale, scale, mag), mag, scale.resolution, details=scale, stated=scale.key)
         for bad in self.info.unusable:
-            error = UnsupportedError if bad.is_unsupported else CorruptError
-            yield Level(bad.key, self.store.path_of(bad.key), None, mag_of(self.info, bad), bad.resolution, bad.problem, error, bad)
+            error, folder = UnsupportedError if bad.is_unsupported else CorruptError, self.store.below(bad.key).url
+            yield Level(bad.key, folder, None, mag_of(self.info, bad), bad.resolution, bad.problem, error, bad, bad.key)
 
     def open_scale(self, scale: Scale, mag: Mag | None) -> StoredArray:
         """Open one scale in absolute voxels."""
@@ -105,8 +107,9 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
         above = enclosing_volume(store.url)
         if above is not None:
             store, key = open_store(above[0]), above[1]
-    store, info = _follow_redirects(store)
-    image = VolumeSource(store, info, None if chunk_size is None else vec3(chunk_size, "chunk_size")).image(key)
+    opened, (store, info) = store.url, _follow_redirects(store)
+    source = VolumeSource(store, info, None if chunk_size is None else vec3(chunk_size, "chunk_size"), "" if store.url == opened else opened)
+    image = source.image(key)
     if key is not None and not image.selected[0].opener:
         image.selected[0].open()  # raises the error of an unusable scale
     return image
@@ -131,7 +134,7 @@ def _redirect_location(store: Store, redirect: str) -> str:
     """Resolve a redirect: a URL, or a path relative to the volume."""
     location = stripped(redirect)
     if "://" not in location and not location.startswith(("/", "~")):
-        return store.path_of(location.rstrip("/"))
+        return stated_path(store.url, location)
     # A remote file must not choose which local files are read.
     if not is_remote(location) and not store.is_local:
         raise UnsupportedError(f"{store.path_of(FILE_NAME)}: redirects from a remote volume to the local path {location}, which is not followed")

@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.errors import ExistsError, UnsupportedError, ViewerWarning
 from wkwdask.formats.precomputed.array import ScaleIdentity, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
-from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
+from wkwdask.formats.precomputed.info import (
+    FILE_NAME,
+    PROVENANCE,
+    Scale,
+    UnusableScale,
+    VolumeInfo,
+    default_key,
+    mag_of,
+    new_document,
+    same_resolution,
+    scale_entry,
+)
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
 from wkwdask.formats.precomputed.layer import PREFIX, enclosing_volume, stripped
 from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding, sharding_of_bits
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_occupied
+from wkwdask.formats.roots import Root
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import MAG_1
@@ -24,14 +36,13 @@ from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.plans.chunks import chunks_per_shard
 from wkwdask.store import files
-from wkwdask.store.paths import is_below, is_remote, local_path, normpath
+from wkwdask.store.paths import is_remote, local_path, stated_path
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.info import UnusableScale
     from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
@@ -68,8 +79,9 @@ class TargetVolume(TargetFolder):
         edit = InfoEdit(self.folder, tuple(scales), new_document(volume.type, volume.dtype, volume.num_channels), PROVENANCE)
         like_scale = _scale_of(like)
         comparable = scales[0] if like_scale is None or options.chunk_shape else replace(scales[0], chunk_sizes=like_scale.chunk_sizes)
+        parent = self._root.work_folder(self.folder, folders)
         return NewLevels(
-            self.folder, folders, targets, settings, edit, tuple(map(ViewerWarning, dict.fromkeys(warnings))), stored_as=_described(scales[0]),
+            parent, folders, targets, settings, edit, tuple(map(ViewerWarning, dict.fromkeys(warnings))), stored_as=_described(scales[0]),
             is_unchanged=like_scale == comparable and (options.compression is None or comparable.sharding is not None),
             loss=None if like_scale is None else _loss(scales[0], like_scale),
         )  # fmt: skip
@@ -131,16 +143,18 @@ class TargetVolume(TargetFolder):
 
     def folder_of(self, key: str) -> str:
         source = f"{self.folder}/{FILE_NAME}"
-        folder = normpath(f"{self.folder}/{key}")
-        if not is_below(folder, self.folder) or folder == self.folder:
-            raise UnsupportedError(f"{source}: scale {key!r} lies outside of the volume, at {folder}, and is not written there")
-        same_folder = [scale for scale in self._listed if normpath(f"{self.folder}/{scale.key}") == folder]
+        folder = self._root.level_folder(key)
+        same_folder = [scale for scale in self._listed if files.realpath(stated_path(self.folder, scale.key)) == files.realpath(folder)]
         if len(same_folder) > 1 or any(scale.key != key for scale in same_folder):
             listed = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in same_folder)
             raise UnsupportedError(f"{source}: {listed} {'use' if len(same_folder) > 1 else 'uses'} the folder of scale {key!r}, which is not replaced")
         if any(isinstance(scale.entry, dict) and scale.entry.get("locked") is True for scale in same_folder):
             raise ExistsError(f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; remove the lock from {FILE_NAME} if you may')
         return folder
+
+    @property
+    def _root(self) -> Root:
+        return Root(self.folder, f"{self.folder}/{FILE_NAME}", self.destination.allow_external)
 
     @property
     def _listed(self) -> tuple[Scale | UnusableScale, ...]:
@@ -153,8 +167,8 @@ class TargetVolume(TargetFolder):
 
     def key_for(self, resolution: Lengths) -> str:
         """Return the key of the existing scale with a resolution, else the default key."""
-        for scale in () if self.info is None else self.info.scales:
-            if same_resolution(scale.resolution, resolution):
+        for scale in sorted(self._listed, key=lambda scale: isinstance(scale, UnusableScale)):
+            if scale.resolution is not None and same_resolution(scale.resolution, resolution):
                 return scale.key
         key = default_key(resolution)
         if key in self.listed_keys:
@@ -261,7 +275,7 @@ def target_volume(wanted: Destination) -> TargetVolume:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: redirects to {info.redirect}; write there")
     if info is None and contains_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write the precomputed volume to another folder")
-    above = enclosing_volume(folder) if info is None else None
+    above = enclosing_volume(folder) or enclosing_volume(volume_folder(wanted.url)) if info is None else None
     if above is not None:
         raise ExistsError(f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag=")
     return TargetVolume(folder, wanted, info)

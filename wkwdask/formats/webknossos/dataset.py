@@ -28,7 +28,7 @@ from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
 from wkwdask.store.locks import update_json
-from wkwdask.store.paths import any_path, basename, dirname, is_remote, join, local_path
+from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path, stated_path
 
 if TYPE_CHECKING:
     import os
@@ -85,8 +85,6 @@ class DatasetLayer:
     datasource: DataSource | None = None
     record: LayerRecord | None = None
     """Record of this layer; None if the JSON does not list it."""
-    allow_external: bool = False
-    """Whether files outside of the dataset may be written and deleted through its paths and links."""
 
     @property
     def data_format(self) -> str:
@@ -97,10 +95,15 @@ class DatasetLayer:
         """Return the image that reads the layer: its arrays if it is stored as N5 or Zarr."""
         return open_arrays(layer, mag) if is_arrays_layer(layer) else layer
 
+    def root_of(self, layer: Image) -> str | None:
+        """Return the dataset of a layer, even if its JSON does not list the layer; None without a JSON."""
+        return self.dataset_folder if self.dataset_folder is not None else dataset_above(layer.folder)
+
 
 def make_layer(folder: str, name: str, dataset_folder: str | None = None, datasource: DataSource | None = None, *, allow_external: bool = False) -> Image:
     """Return the image of a folder of mags, with its record if the JSON lists it."""
-    return _image(folder, name, DatasetLayer(dataset_folder, datasource, None if datasource is None else datasource.layer(name), allow_external))
+    layer = _image(folder, name, DatasetLayer(dataset_folder, datasource, None if datasource is None else datasource.layer(name)))
+    return with_external(layer) if allow_external else layer
 
 
 def listed_layer(dataset_folder: str, datasource: DataSource, record: LayerRecord, folder: str | None = None) -> Image:
@@ -111,7 +114,8 @@ def listed_layer(dataset_folder: str, datasource: DataSource, record: LayerRecor
 def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
     category = None if layer.record is None else layer.record.category
     voxel_size = None if layer.datasource is None else layer.datasource.voxel_size_nm
-    return Image(layer.data_format, folder, name, partial(_levels, folder, name, layer), None, category, voxel_size, "mag", layer)
+    document = "" if layer.dataset_folder is None else f"{layer.dataset_folder}/{FILE_NAME}"
+    return Image(layer.data_format, folder, name, partial(_levels, folder, name, layer), None, category, voxel_size, "mag", layer, document=document)
 
 
 def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level]:
@@ -123,9 +127,9 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
             folder = remote.get(listed.mag) or _listed_folder(layer_folder, layer.dataset_folder, listed.mag, listed.path)
             if is_remote(str(layer.dataset_folder)) and not is_remote(folder):  # a remote file must not choose which local files are read
                 problem = f"{layer.dataset_folder}/{FILE_NAME}: mag {listed.mag} of layer {name} is at the local path {folder}, which is not followed"
-                yield Level(listed.mag.name, folder, mag=listed.mag, problem=problem, error=UnsupportedError)
+                yield Level(listed.mag.name, folder, mag=listed.mag, problem=problem, error=UnsupportedError, stated=listed.path)
             else:
-                yield _level(layer_folder, name, layer, listed.mag, folder)
+                yield replace(_level(layer_folder, name, layer, listed.mag, folder), stated=listed.path)
         return
     folders = {}
     with files.scandir(layer_folder) as entries:
@@ -152,21 +156,17 @@ def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: 
 def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None) -> str:
     """Return the folder of a mag that the JSON lists: its path, or else the folder with a conventional name (``2`` or ``2-2-2``)."""
     if path is not None:
-        return _stated_folder(str(dataset_folder), path)
+        return stated_path(str(dataset_folder), path)
     for name in (mag.name, mag.long_name):
         if files.isdir(f"{layer_folder}/{name}"):
             return f"{layer_folder}/{name}"
     return f"{layer_folder}/{mag.name}"
 
 
-def _stated_folder(dataset_folder: str, path: str) -> str:
-    return any_path(path if "://" in path else join(dataset_folder, path))
-
-
 def _parents_of_mags(dataset_folder: str, record: LayerRecord) -> set[str]:
     """Return the folders that contain the mags of a layer that the JSON lists. No file is looked for, because a dataset can have many layers."""
     stated = {listed.path for listed in record.mags}
-    return {f"{dataset_folder}/{record.name}" if path is None else dirname(_stated_folder(dataset_folder, path)) for path in stated}
+    return {f"{dataset_folder}/{record.name}" if path is None else dirname(stated_path(dataset_folder, path)) for path in stated}
 
 
 @lru_cache(maxsize=256)
@@ -226,7 +226,7 @@ def dataset_above(layer_folder: str) -> str | None:
 
 def with_external(layer: Image) -> Image:
     """Return a layer whose files outside of the dataset may be written."""
-    return replace(layer, container=replace(layer.container, allow_external=True))
+    return replace(layer, allow_external=True)
 
 
 def _locate(path: str) -> ResolvedUrl:

@@ -23,14 +23,8 @@ from wkwdask.formats.webknossos.json_repair import JsonRepair
 from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, LayerEdit, MagRemoval
 from wkwdask.formats.webknossos.target import (
     LayerTarget,
-    check_files_inside,
-    check_inside_dataset,
-    dataset_of,
     mag_target,
     other_layers_with,
-    outside_of,
-    real_folder,
-    work_folder,
 )
 from wkwdask.formats.wkw.array import filled_box, wkw_target
 from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, is_mag_or_dataset, stray_in
@@ -55,7 +49,6 @@ if TYPE_CHECKING:
     from wkwdask.model.target_array import InPlaceWrite, TargetArray
     from wkwdask.model.target_image import TargetImage
     from wkwdask.model.volume import Volume
-    from wkwdask.store.locks import ShardBox
 
 _SPARSE_RATIO = 2  # files that cover more than this many times the box are searched for blocks of zeros
 _MAX_LISTED = 5  # names in a note
@@ -69,6 +62,7 @@ class WebknossosFormat(ArrayFormat):
     options = WkwOptions
     edits = (LayerEdit, MagRemoval)
     image_files = (FILE_NAME,)
+    unlisting = "wkwdask dataset remove-layer removes the layer from the JSON and keeps its files"
 
     def recognise(self, path: str) -> bool:
         """Return whether a folder is a dataset with a JSON, or a mag; no file identifies a layer."""
@@ -155,20 +149,9 @@ class WebknossosFormat(ArrayFormat):
             files.makedirs(root)
             update_datasource(root, lambda document: document, empty_like(datasource.document, basename(root)))
 
-    def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
-        check_inside_dataset(image, level.folder)
-        folder = real_folder(image, level.folder)
-        return work_folder(image, [folder]), folder
-
-    def work_folder(self, image: Image, folders: Sequence[str]) -> str:
-        return work_folder(image, folders)
-
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         level = level_number(write.level)
         return replace(wkw_target(write.folder, header_of(volume), level, write.box, write.parts), is_in_place=True, merges=write.merges)
-
-    def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
-        check_files_inside(image, folder, shards)
 
     def partial_write_edit(self, image: Image) -> MetadataEdit | None:
         dataset = image.container.dataset_folder
@@ -225,13 +208,7 @@ class WebknossosFormat(ArrayFormat):
         dataset = image.container.dataset_folder
         if dataset is not None:
             check_datasource_writable(dataset)
-        real = outside_of(image, folder)
-        if real is not None and not image.container.allow_external:
-            raise UnsupportedError(
-                f"{folder}: lies outside the dataset {dataset_of(image)}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer removes the "
-                "layer from the JSON and keeps its files, allow_external=True deletes them there"
-            )
-        real = super().check_removable(image, real_folder(image, folder))
+        real = super().check_removable(image, folder)
         for other in other_layers_with(image, real):
             raise UnsupportedError(f"{real}: layer {other} lists this mag too; remove it from the JSON of one of them first")
         return real

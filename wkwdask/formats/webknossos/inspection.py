@@ -18,6 +18,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
 from wkwdask.formats.inspection import LevelScope
 from wkwdask.formats.leftovers import leftovers_in
+from wkwdask.formats.roots import Root
 from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, listed_mag, locate, mag_from_name, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, largest_segment_id
 from wkwdask.formats.wkw.array import list_remote_mag, open_mag, wkw_array, wkw_target
@@ -75,6 +76,7 @@ class MagScope(LevelScope):
     """Record of its files: index, size and time of each; None without one."""
     recorded_box: BoundingBox | None = None
     """Box of the layer in the provenance of its mags [voxels of mag 1]."""
+    stated: str | None = None
 
     def files(self) -> list[tuple[Vec3, int]]:
         sizes = {} if self.record is None else {(x, y, z): nbytes for x, y, z, nbytes, _, _ in self.record.tolist()}
@@ -203,10 +205,6 @@ class Scope(inspection.Scope):
     def json_path(self) -> str:
         return f"{self.dataset_folder}/{FILE_NAME}"
 
-    def is_inside(self, path: str) -> bool:
-        dataset = self.dataset_folder or next((dataset_above(layer.folder) for layer in self.layers), None)
-        return dataset is None or files.realpath(path).startswith(f"{files.realpath(dataset)}/")
-
     def copies(self, path: str, layer: LayerScope) -> Iterator[tuple[StoredArray, StoredArray] | None]:
         originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
         copies = list(_mags_in(path))
@@ -236,7 +234,9 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
     for folder, _ in folders:
         faults += leftovers_in(folder)
     scopes = tuple(_inspect_layer(layer, selected, faults) for layer in chosen)
-    return Scope(path, scopes, faults, tuple(folders), dataset, datasource)
+    around = dataset or (None if is_remote(path) else next((dataset_above(layer.folder) for layer in chosen), None))
+    root = Root(around, f"{around}/{FILE_NAME}", noun="dataset")
+    return Scope(path, scopes, faults, tuple(folders), root, dataset, datasource)
 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
@@ -381,7 +381,9 @@ def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> Ma
         faults.append(Fault("record.broken", f"{folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{folder}/{FILE_RECORD_NAME}: ")))
     if record is not None:
         faults += _lost_files(folder, listing, record)
-    return MagScope(layer.name, mag, folder, box, layer.container.record.category if layer.container.record is not None else "", header, listing, record)
+    category = layer.container.record.category if layer.container.record is not None else ""
+    stated = next((level.stated for level in layer.levels if level.folder == folder), None)
+    return MagScope(layer.name, mag, folder, box, category, header, listing, record, stated=stated)
 
 
 def _lost_files(folder: str, listing: Listing, record: npt.NDArray[np.int64]) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
-from wkwdask.formats.record_paths import external_location
+from wkwdask.formats.roots import external_location
 from wkwdask.formats.webknossos.dataset import is_arrays_layer, locate, open_arrays, read_datasource
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import file_path, list_files

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
-from wkwdask.formats.record_paths import external_location
 from wkwdask.formats.replaceable import is_occupied
-from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_layer, mag_from_name, make_layer, read_datasource, with_external
+from wkwdask.formats.roots import checked_folder, root_of
+from wkwdask.formats.webknossos.dataset import layer_in, listed_layer, mag_from_name, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_metadata import type_text
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from wkwdask.model.target_array import TargetArray
     from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
-    from wkwdask.store.locks import ShardBox
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +168,8 @@ class MagTarget:
         """Return the target with the JSON of its new dataset, which is published together with the mag."""
         layer, dataset = self.layer, dirname(self.layer.folder)
         datasource = parse_datasource(format_datasource(new_document(basename(dataset), voxel_size_nm)), f"{dataset}/{FILE_NAME}")
-        layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.container.allow_external)
-        check_inside_dataset(layer, self.folder)
+        layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.allow_external)
+        checked_folder(layer, self.folder)
         return replace(self, layer=layer)
 
 
@@ -201,15 +200,12 @@ class LayerTarget:
         before = header_of(like)
         mags = [spec.box.mag for spec in specs]
         if specs[0].is_copy:
-            check_inside_dataset(self.layer, like.name)
-            folders: tuple[str, ...] = (real_folder(self.layer, like.name),)
+            folders: tuple[str, ...] = (checked_folder(self.layer, like.name),)
             headers = [rewritten_header(before, options, specs[0].box, is_part=False, name=like.name)]
             self._check_listed_once(like, headers[0])
         else:
             named = [self.layer.mags.get(mag, f"{self.layer.folder}/{mag.name}") for mag in mags]
-            for folder in named:
-                check_inside_dataset(self.layer, folder)
-            folders = tuple(real_folder(self.layer, folder) for folder in named)
+            folders = tuple(checked_folder(self.layer, folder) for folder in named)
             check_no_overlap(self.layer, like, mags, folders)
             finer = like.box.mag.maximum
             headers = [derived_header(before, options, spec, largest_file_len(before, is_finer=spec.box.mag.maximum < finer)) for spec in specs]
@@ -223,7 +219,7 @@ class LayerTarget:
         level = options.chosen_level
         is_same = specs[0].is_copy and options.level is None and headers[0] == before.for_header_file()
         return NewLevels(
-            work_folder(self.layer, folders),
+            root_of(self.layer).work_folder(self.layer.folder, folders),
             folders,
             targets,
             storage_settings(headers, level),
@@ -269,8 +265,7 @@ def mag_target(destination: Destination) -> MagTarget:
             if read_datasource(dataset) is not None:
                 raise ValueError(f"{folder}: is not the folder of a mag; name one, such as {example}")
         layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
-        check_inside_dataset(layer, folder)
-        return MagTarget(real_folder(layer, folder), MAG_1, layer, destination)
+        return MagTarget(checked_folder(layer, folder), MAG_1, layer, destination)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
         return MagTarget(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), destination)
@@ -280,11 +275,12 @@ def mag_target(destination: Destination) -> MagTarget:
         raise UnsupportedError(f"{folder}: {what}: write WKW to another layer")
     if allow_external:
         layer = with_external(layer)
-    check_inside_dataset(layer, folder)
+    real = checked_folder(layer, folder)
     listed = layer.mags.get(mag) if layer.container.record is not None else None
     if listed is not None and (is_remote(listed) or (is_occupied(listed) and files.realpath(listed) != files.realpath(folder))):
-        raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
-    real = real_folder(layer, folder)
+        stated = next((level.stated for level in layer.levels if level.mag == mag), None)
+        named = "" if stated is None else f" ({layer.document} names it {stated!r})"
+        raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}{named}; write to that folder")
     return MagTarget(folder, mag, layer, destination) if real == folder else MagTarget(real, mag, replace(layer, folder=dirname(real)), destination, folder)
 
 
@@ -299,56 +295,6 @@ def other_layers_with(layer: Image, folder: str) -> list[str]:
     ]
 
 
-def check_inside_dataset(layer: Image, folder: str) -> None:
-    """Raise UnsupportedError for a folder outside of the dataset, which may belong to somebody else, unless that is allowed."""
-    real = outside_of(layer, folder)
-    if real is not None and not layer.container.allow_external:
-        raise UnsupportedError(
-            f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, and is read-only through the dataset; "
-            "allow_external=True writes there, or name that folder directly"
-        )
-
-
-def check_files_inside(layer: Image, folder: str, shards: ShardBox | None = None) -> None:
-    """Raise UnsupportedError if folders of a mag are links that leave the dataset, unless that is allowed."""
-    if layer.container.allow_external or dataset_of(layer) is None:
-        return
-    for z, z_folder in files.numbered(folder, "z"):
-        if shards is not None and not shards.low[2] <= z < shards.high[2]:
-            continue
-        inside = (path for y, path in files.numbered(z_folder, "y") if shards is None or shards.low[1] <= y < shards.high[1])
-        for path in (z_folder, *inside):
-            if files.islink(path):
-                check_inside_dataset(layer, path)
-
-
-def dataset_of(layer: Image) -> str | None:
-    """Return the dataset of a layer, even if its JSON does not list the layer; None without a JSON."""
-    return layer.container.dataset_folder if layer.container.dataset_folder is not None else dataset_above(layer.folder)
-
-
-def outside_of(layer: Image, folder: str) -> str | None:
-    """Return the real path of a mag outside of its dataset; None if it is inside."""
-    above = dataset_of(layer)
-    return None if above is None else external_location(above, local_path(folder))
-
-
-def real_folder(layer: Image, folder: str) -> str:
-    """Return the folder to write a mag to: the target of links that leave the dataset, or else the folder itself."""
-    return outside_of(layer, folder) or folder
-
-
-def work_folder(layer: Image, folders: Sequence[str]) -> str:
-    """Return the folder in which a job on mags of a layer works: on the same disk, so that finished mags can be renamed."""
-    if all(outside_of(layer, folder) is None for folder in folders):
-        return layer.folder
-    parents = list(dict.fromkeys(dirname(folder) for folder in folders))
-    disks = {files.stat(parent).st_dev for parent in parents if files.isdir(parent)}
-    if len(disks) > 1:
-        raise UnsupportedError(f"{layer.folder}: mags of the layer are on several disks, in {', '.join(parents)}; select those of one disk with mags=")
-    return parents[0]
-
-
 def json_path(layer: Image, mag: Mag, folder: str) -> str:
     """Return the path of a mag for the JSON: the listed path, else a path relative to the dataset, else the absolute path."""
     dataset = str(layer.container.dataset_folder)
@@ -357,7 +303,9 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
     if listed is not None and files.realpath(layer.mags[mag]) == files.realpath(folder):
         return listed
     default = f"{dataset}/{layer.name}/{basename(folder)}"
-    inside = [path for path in (folder, default) if outside_of(layer, path) is None or (path == default and files.realpath(path) == files.realpath(folder))]
+    inside = [
+        path for path in (folder, default) if root_of(layer).outside(path) is None or (path == default and files.realpath(path) == files.realpath(folder))
+    ]
     return f"./{relpath(inside[0], dataset)}" if inside else folder
 
 

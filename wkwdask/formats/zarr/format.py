@@ -99,10 +99,10 @@ class ZarrFormat(ArrayFormat):
         return {FILE_NAME: format_document({**node.document, "attributes": attributes}).encode()}
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        del allow_external
         if not image.key and image.key is not None:
             return ArrayTarget(image.folder, Destination(PREFIX + image.folder))
-        return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm, image=image))
+        size = image.voxel_size_nm
+        return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=size, image=image, allow_external=allow_external))
 
     def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
         """Return a note on members of the group that are no levels of the image, such as labels."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
-from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
+from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level, images_below
 from wkwdask.formats.axes import axes_of, axis_letter, names_in
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
-from wkwdask.formats.zarr.documents import INNER_BOX
+from wkwdask.formats.zarr.documents import FILE_NAME, INNER_BOX
 from wkwdask.formats.zarr.ngff import NgffImage, NgffLevel, check_version, parse_image, place_levels
 from wkwdask.formats.zarr.ngff_copy import NgffGroup
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -25,7 +25,7 @@ from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, basename, is_remote, is_valid_path, local_path
+from wkwdask.store.paths import UrlName, basename, is_below, is_remote, is_valid_path, local_path
 from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store, with_witness
 
@@ -98,9 +98,15 @@ class Node:
 
     def member(self, key: str) -> Node | None:
         """Read a member of a group, or None."""
-        if key.startswith("/") or ".." in key.split("/") or not is_valid_path(key):
-            raise CorruptError(f"{self.store.url}: expected a path inside the group, found {key!r}")
-        return read_node(self.store.path_of(key))
+        path = self.store.below(key).url if is_valid_path(key) else "no file"
+        if not is_below(path, self.store.url):
+            raise CorruptError(f"{self.store.url}/{self.attributes_name}: expected a path inside the group, found {key!r}, which leads to {path}")
+        return read_node(path)
+
+    @property
+    def attributes_name(self) -> str:
+        """Name of the file with its attributes."""
+        return FILE_NAME if self.record == FILE_NAME else ".zattrs"
 
 
 def read_node(location: str) -> Node | None:
@@ -195,7 +201,7 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     name = basename(location)
     if node.is_array:
         return (image_of_level(location) or _image_from_array(node, location, name),)
-    images = tuple(_images_in_group(node, location, name, 0))
+    images = images_below(location, _images_in_group(node, location, name, 0))
     if not images:
         raise MissingError(f"{location}: a Zarr group without arrays that can be listed; name one of them")
     return images
@@ -274,6 +280,9 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
     arrays: dict[str, tuple[Node, str]] = {}
     broken: dict[str, Exception] = {}
 
+    def folder_of(path: str) -> str:
+        return group.store.below(path).url if is_valid_path(path) else f"{location}/{path!r}"
+
     def read(level: NgffLevel) -> Node | Exception | None:
         try:
             return group.member(level.path)
@@ -281,7 +290,7 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
             return error
 
     for level, node in zip(image.levels, group.store.map(read, image.levels, group.store.files_at_once), strict=True):
-        array_location = f"{location}/{level.path}"
+        array_location = folder_of(level.path)
         try:
             if isinstance(node, Exception):
                 raise node
@@ -303,12 +312,12 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
     for path, geometry in geometries.items():
         mag = None if geometry.mag is None else mag_from_ratio([a * b for a, b in zip(geometry.mag.factors, base, strict=True)])
         if path in broken:
-            levels.append(Level(path, f"{location}/{path}", None, mag, geometry.lengths_nm, str(broken[path]), type(broken[path])))
+            levels.append(Level(path, folder_of(path), None, mag, geometry.lengths_nm, str(broken[path]), type(broken[path]), stated=path))
         else:
-            levels.append(_level(arrays[path][0], f"{location}/{path}", path, geometry._replace(mag=mag)))
+            levels.append(replace(_level(arrays[path][0], folder_of(path), path, geometry._replace(mag=mag)), stated=path))
     opened = array_image(FORMAT, location, name, levels, category="segmentation" if image.is_labels else None)
     ignored = f"{location}: opens in the coordinate system {image.system!r}; not applied: {'; '.join(image.ignored)}" if image.ignored else ""
-    return replace(opened, details=NgffGroup(group.attributes, image.axes, ignored))
+    return replace(opened, details=NgffGroup(group.attributes, image.axes, ignored), document=group.store.path_of(group.attributes_name))
 
 
 def _exported_base(arrays: Mapping[str, tuple[Node, Mag | None]]) -> Lengths:

@@ -175,7 +175,7 @@ def serve_image(name: str, volumes: Mapping[Mag, Any], voxel_size_nm: Lengths | 
     axes = stored.pop() if len(stored) == 1 else None
     for mag, volume in volumes.items():
         if axes is not None:
-            array: FramedMag | DecodedMag | PassedMag = PassedMag(served_folder(volume.folder, (), {}, volume.store), volume.origin)
+            array: FramedMag | DecodedMag | PassedMag = PassedMag(served_folder(volume.folder, {}, volume.store), volume.origin)
         else:
             array = made = _serve(volume, is_segmentation=is_segmentation)
             documents[f"{mag.name}/{FILE_NAME}"] = format_document(made.document()).encode()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, FormatError, MetadataWarning, UnsupportedError, ViewerWarning
+from wkwdask.formats.roots import Root
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
@@ -35,6 +36,7 @@ from wkwdask.formats.zarr.ngff import (
     pyramid_level,
     rgb_range,
     scale_of,
+    zarr_format_of,
 )
 from wkwdask.formats.zarr.ngff_copy import NgffGroup, moved_entry
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, read_attributes, read_image, stated_axes
@@ -46,7 +48,7 @@ from wkwdask.model.target_array import TargetArray
 from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.store import files
-from wkwdask.store.paths import basename, dirname, is_remote, local_path
+from wkwdask.store.paths import basename, dirname, is_remote, local_path, stated_path
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
@@ -107,7 +109,8 @@ class NgffTarget(TargetFolder):
             size, paths = None if self.image is None else _base_size(entry, first.box.mag, shared), [entry["path"]]
             edit, lost = self._copied_edit(entry, first, version, like)
         self._check_label(first, edit, is_label=is_label)
-        folders = tuple(f"{self.folder}/{path}" for path in paths)
+        root = self._root(version)
+        folders = tuple(root.level_folder(path, [entry["path"] for entry in self._entries if entry["path"] not in paths]) for path in paths)
         names = None if entry is not None or self.image is None else [axis.get("name") for axis in shared.named]
         targets = tuple(_target_array(folder, spec, encoding, source, names) for folder, spec, encoding in zip(folders, specs, encodings, strict=True))
         if self.destination.keeps_files:  # arrays of copied chunks have an origin
@@ -121,7 +124,11 @@ class NgffTarget(TargetFolder):
             settings[name] = array_settings[0][name] if len(specs) == 1 else [values[name] for values in array_settings]
         if any(target.keeps_files for target in targets):
             settings["keeps_outside"] = True
-        return NewLevels(self.folder, folders, targets, settings, edit, (*self._warnings(specs), *lost), describe(encodings[0]))
+        parent = root.work_folder(self.folder, folders)
+        return NewLevels(parent, folders, targets, settings, edit, (*self._warnings(specs), *lost), describe(encodings[0]))
+
+    def _root(self, version: str) -> Root:
+        return Root(self.folder, f"{self.folder}/{FILE_NAME if zarr_format_of(version) == 3 else '.zattrs'}", self.destination.allow_external)
 
     @property
     def _source(self) -> NgffGroup | None:
@@ -201,7 +208,7 @@ class NgffTarget(TargetFolder):
         """Return the metadata edit of new arrays, checked against the existing image, and a warning about metadata of their source that it lacks."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
-            self._check_no_duplicate(level, axes)
+            self._check_no_duplicate(self._root(version), level, axes)
         rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
         edit = NgffEdit(self.folder, version, multiscale(name, levels, axes, version), is_label, rgb)
         edit.check_current()
@@ -216,12 +223,13 @@ class NgffTarget(TargetFolder):
     def _entries(self) -> list[dict[str, Any]]:
         return [] if self.image is None else self.image["datasets"]
 
-    def _check_no_duplicate(self, level: PyramidLevel, axes: ImageAxes) -> None:
+    def _check_no_duplicate(self, root: Root, level: PyramidLevel, axes: ImageAxes) -> None:
         """Raise ExistsError if an array of another name has the voxel size of a new level."""
         for entry in self._entries:
             lengths = axes.lengths_nm(scale_of(entry))
             same = lengths is not None and all(abs(a / b - 1) < 1e-3 for a, b in zip(lengths, level.lengths, strict=True) if b)
             if same and entry["path"] != level.path:
+                root.check(stated_path(self.folder, entry["path"]), entry["path"])
                 raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote")
 
     def _voxel_sizes(self, axes: ImageAxes) -> dict[str, Lengths]:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.roots import Root, checked_folder, root_of
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.zarr.documents import FILE_NAME, VIEW_MARK, array_document, format_document, group_document, is_view, new_axes, raw_codecs
 from wkwdask.formats.zarr.ngff import LABELS, ImageAxes, image_attributes, label_attributes, multiscale, pyramid_level, rgb_range
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import basename, dirname, is_below, is_remote, relpath
+from wkwdask.store.paths import basename, dirname, is_remote, relpath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -152,7 +153,7 @@ class ViewPlan:
     """Symbolic links and their targets: the arrays of segmentations, among the labels of an image."""
 
 
-def plan_view(located: ResolvedUrl, layer: str | None, *, allow_external: bool) -> ViewPlan:
+def plan_view(located: ResolvedUrl, layer: str | None) -> ViewPlan:
     is_dataset = located.mag is None and any(image.container.dataset_folder == located.path for image in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
         layer = None  # the consolidated metadata of the existing dataset group describe all layers, so all are written again
@@ -164,10 +165,11 @@ def plan_view(located: ResolvedUrl, layer: str | None, *, allow_external: bool) 
     for image in layers:
         volumes = _open_mags(image, located.mag)
         for mag, volume in volumes.items():
-            _check_inside(image, volume.folder, allow_external=allow_external)
+            _check_inside(image, volume.folder)
             plan.documents[volume.folder] = _array_document(volume, mag)
         if located.mag is None:
             groups[image.name] = _group_folder(image, volumes)
+            _check_inside(image, groups[image.name])
             plan.documents[groups[image.name]] = _group_document(image, volumes)
     if located.mag is None:
         for image in layers:
@@ -227,12 +229,11 @@ def _group_folder(layer: Image, volumes: dict[Mag, StoredArray]) -> str:
     return folders.pop()
 
 
-def _check_inside(layer: Image, folder: str, *, allow_external: bool) -> None:
-    """Raise UnsupportedError if a link leads out of the dataset."""
-    root = files.realpath(layer.container.dataset_folder or layer.folder)
-    real = files.realpath(folder)
-    if not allow_external and not is_below(real, root):
-        raise UnsupportedError(f"{folder}: lies outside of {root}, at {real}; allow_external=True writes there too")
+def _check_inside(layer: Image, folder: str) -> None:
+    """Raise UnsupportedError if a path or link leads out of the dataset."""
+    if root_of(layer).folder is None:
+        Root(layer.folder, allow_external=layer.allow_external, noun="layer").check(folder)
+    checked_folder(layer, folder)
 
 
 def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: Iterable[Mag]) -> None:
@@ -303,10 +304,14 @@ def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
     removed: list[str] = []
     for image in (image for image in located.layers if layer in (None, image.name)):
         folders = [folder for mag, folder in image.mags.items() if located.mag in (None, mag) and not is_remote(folder)]
+        groups = list(dict.fromkeys(dirname(folder) for folder in folders)) if located.mag is None else []
+        for folder in (*folders, *groups):
+            if is_view(f"{folder}/{FILE_NAME}"):
+                _check_inside(image, folder)
         for folder in folders:
             _remove_document(folder, removed)
         if located.mag is None:
-            for group in dict.fromkeys(dirname(folder) for folder in folders):
+            for group in groups:
                 _remove_labels(f"{group}/{LABELS}", removed)
                 _remove_document(group, removed)
     if located.mag is None:

@@ -1,0 +1,157 @@
+"""Roots of images: the folder that names in documents, and links, must not leave when files are written, deleted or served.
+
+A document of somebody else can name any folder, and so can a link. Reading follows both. Everything that changes files asks the root first.
+The root itself, which the user named, may be a link.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import UnsupportedError
+from wkwdask.store import files
+from wkwdask.store.paths import dirname, is_below, is_remote, join, stated_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from wkwdask.model.image import Image, Level
+
+_READ_ONLY = "and is read-only through it; allow_external=True writes there, or name that folder directly"
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Folder that the files of an image must not leave, unless the user allows it."""
+
+    folder: str | None
+    """None for files without a document above them, which have no boundary."""
+    document: str = ""
+    """Document that names the levels, for errors."""
+    allow_external: bool = False
+    noun: str = "volume"
+
+    def outside(self, path: str) -> str | None:
+        """Return the real path of a file or folder outside of the root; None if it is inside."""
+        return None if self.folder is None else external_location(self.folder, path)
+
+    def check(self, path: str, stated: str | None = None, advice: str = _READ_ONLY) -> None:
+        """Raise UnsupportedError for a path that leads outside, unless that is allowed; ``stated`` is the name of the path in the document."""
+        real = None if self.allow_external else self.outside(path)
+        if real is not None:
+            named = "" if stated is None else f" ({self.document} names it {stated!r})"
+            raise UnsupportedError(f"{path}: lies outside the {self.noun} {self.folder}, at {real}{named}, {advice}")
+
+    def real(self, path: str) -> str:
+        """Return the folder in which files of a level are changed: the target of links that lead outside, or else the folder itself."""
+        return self.outside(path) or path
+
+    def level_folder(self, name: str, others: Iterable[str] = ()) -> str:
+        """Return the folder of a level that is written whole under a name; raises UnsupportedError if it leads outside, or overlaps others that are named."""
+        path = stated_path(str(self.folder), name)
+        if path == self.folder:
+            raise UnsupportedError(f"{self.document}: names the level {name!r}, which is the folder of the {self.noun} itself and is not replaced")
+        self.check(path, name)
+        real = files.realpath(path)
+        for other in others:
+            folder = files.realpath(stated_path(str(self.folder), other))
+            if is_below(folder, real) or is_below(real, folder):
+                raise UnsupportedError(f"{path}: the level {other!r} in {self.document} is in the same folder, inside of it or around it; rename one of them")
+        return self.real(path)
+
+    def work_folder(self, image_folder: str, folders: Iterable[str]) -> str:
+        """Return the folder in which a job on some levels works: on the same disk, so that finished levels can be renamed into their places."""
+        folders = list(folders)
+        if all(self.outside(folder) is None for folder in folders):
+            return image_folder
+        parents = list(dict.fromkeys(dirname(folder) for folder in folders))
+        disks = {files.stat(parent).st_dev for parent in parents if files.isdir(parent)}
+        if len(disks) > 1:
+            raise UnsupportedError(f"{image_folder}: its mags are on several disks, in {', '.join(parents)}; select those of one disk with mags=")
+        return parents[0]
+
+    def check_links(self, level_folder: str, names: Iterable[str] | None = None) -> None:
+        """Raise UnsupportedError if folders of a level, or those of some file names in it, are links that lead outside."""
+        if self.folder is None or self.allow_external:
+            return
+        inside = _folders_below(level_folder, set()) if names is None else _folders_of(names)
+        for folder in inside:
+            path = f"{level_folder}/{folder}" if names is not None else folder
+            if files.islink(path):
+                self.check(path)
+
+
+NO_ROOT = Root(None)
+"""Root of files without a document above them."""
+
+
+def _folders_of(names: Iterable[str]) -> Iterator[str]:
+    """Yield the folders of some relative file names, each once, outer ones first."""
+    seen: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        for folder in itertools.islice(itertools.accumulate(parts, "{}/{}".format), len(parts) - 1):
+            if folder not in seen:
+                seen.add(folder)
+                yield folder
+
+
+def _folders_below(folder: str, seen: set[str]) -> Iterator[str]:
+    """Yield the folders below a folder, through links too."""
+    for above, names, _ in files.walk(folder):
+        for path in (f"{above}/{name}" for name in names):
+            yield path
+            if files.islink(path) and (real := files.realpath(path)) not in seen:
+                seen.add(real)
+                yield from _folders_below(path, seen)
+
+
+def root_of(image: Image) -> Root:
+    """Return the root of an image: its dataset, or the folder that the user named."""
+    if image.container is not None:
+        return Root(image.container.root_of(image), image.document, image.allow_external, "dataset")
+    return Root(image.root or image.folder, image.document, image.allow_external)
+
+
+def checked_folder(image: Image, folder: str, advice: str = _READ_ONLY) -> str:
+    """Return the folder in which files of a level are changed; raises UnsupportedError if it lies outside of the root and may belong to somebody else."""
+    root = root_of(image)
+    if root.outside(folder) is not None:
+        root.check(folder, next((level.stated for level in image.levels if level.folder == folder), None), advice)
+    return root.real(folder)
+
+
+def check_served(image: Image) -> None:
+    """Raise UnsupportedError if a document names levels outside of the root, which are not served. Levels behind links are."""
+    root = root_of(image)
+    for level in image.levels if image.container is None else ():
+        if root.folder is not None and not is_below(level.folder, root.folder):
+            root.check(level.folder, level.stated, "and is not served; allow_external=True serves it, or name that folder directly")
+
+
+def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -> None:
+    """Raise UnsupportedError if a folder that is removed or replaced contains another level, lies in one, or is that of the image itself."""
+    real, root = files.realpath(folder), root_of(image)
+    for level in others:
+        if is_remote(level.folder):
+            continue
+        other = files.realpath(level.folder)
+        if is_below(other, real) or is_below(real, other):
+            how = "is also the folder of" if other == real else "contains" if is_below(other, real) else "lies in"
+            raise UnsupportedError(f"{folder}: {how} the level {level.stated or level.key!r} ({level.folder}) and is not {what} without it")
+    if image.key != "" and image.container is None and any(is_below(files.realpath(above), real) for above in (image.folder, root.folder) if above):
+        raise UnsupportedError(f"{folder}: contains the whole {root.noun} {root.folder} and is not {what}; correct {image.document or root.folder}")
+
+
+def external_location(root: str, path: str) -> str | None:
+    """Return the real path of a file or folder that lies outside of a root, else None."""
+    if is_remote(path):
+        return None if is_below(path, root) else path
+    names = path.removeprefix(f"{root}/").split("/") if path.startswith(f"{root}/") else [".."]
+    below = itertools.accumulate(names, join, initial=root)
+    if ".." not in names and not any(map(files.islink, itertools.islice(below, 1, None))):
+        return None  # no link below the root: its own path need not be resolved
+    real, inside = files.realpath(path), files.realpath(root)
+    return None if is_below(real, inside) else real
