@@ -27,7 +27,7 @@ def test_the_loop_equals_numpy(dtypes, keeps, is_dense, seed):
     dtype, value_dtype, out_dtype = dtypes
     random = np.random.default_rng(seed)
     most = min(int(np.iinfo(dtype).max), int(np.iinfo(out_dtype).max))
-    near = np.unique(np.array([*random.integers(0, min(most, 20_000) + 1, 40).tolist(), 0, most], np.uint64))
+    near = np.unique(np.array([*random.integers(0, min(most, 20_000) + 1, 40).tolist(), 0, most - 1, most], np.uint64))
     ids = np.repeat(random.choice(near, 500), random.integers(1, 5, 500)).astype(dtype)
     if is_dense:
         keys, values = None, random.integers(0, 100, 50).astype(value_dtype)

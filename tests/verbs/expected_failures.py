@@ -22,7 +22,6 @@ N5_LEVELS = Fault("a level that is added to a group without multiscales hides th
 N5_PLACE = Fault("N5 without a voxel size loses its position, and the offset of Paintera is ignored", (AssertionError, BoundsError))
 CREMI = Fault("the offset of CREMI is ignored", (AssertionError, BoundsError))
 RATIOS = Fault("levels whose scales are ratios of shapes are lost", (AssertionError, MissingError))
-LARGEST = Fault("the id 2^64 - 1 is never mapped")
 ROUNDED = Fault("windows that a level leaves out count as missing voxels")
 EMPTY_LEVEL = Fault("a box in which a coarse level has no voxels is not copied", (BoundsError,))
 NAMES = Fault("a new level gets the name of another mag's array", (ExistsError,))
@@ -174,10 +173,6 @@ EXPECTED_FAILURES = {
     ("verify_pyramid", "n5-tensorstore-single"): N5_LEVELS,
     ("repair_by_method", "n5-tensorstore-single"): N5_LEVELS,
     ("repair", "n5-tensorstore-single"): N5_LEVELS,
-    ("remap", "largest-id"): LARGEST,
-    ("remap_to_wkw", "largest-id"): LARGEST,
-    ("renumber", "largest-id"): LARGEST,
-    ("renumber_to_wkw", "largest-id"): LARGEST,
     ("upsample", "rounded-down"): NAMES,
     ("levels", "rounded-down"): ROUNDED,
     ("copy_box", "rounded-down"): EMPTY_LEVEL,

@@ -29,16 +29,15 @@ def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: 
     flat, flat_out = ids.ravel("K"), out.ravel("K")
     if not flat.size:
         return None
-    largest = np.uint64(2**64 - 1)
-    # The table has no negative ids. As unsigned bits they lie at ``end`` or above, where nothing is looked up.
-    end = np.uint64(2 ** (8 * ids.itemsize - 1)) if ids.dtype.kind == "i" else largest
-    if keys is None:
-        end = min(end, np.uint64(len(values)))
-    max_kept = largest if ids.dtype == out.dtype else np.uint64(min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max))
+    # The table has no negative ids. As unsigned bits they lie above ``last``, where nothing is looked up.
+    last, is_dense = np.iinfo(ids.dtype).max, keys is None and len(values) > 0
+    if is_dense:
+        last = min(last, len(values) - 1)
+    max_kept = 2**64 - 1 if ids.dtype == out.dtype else min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max)
     no_keys = np.zeros(0, np.uint64)
     index = values_compiled.map_ids(
-        flat.view(f"u{flat.itemsize}"), no_keys if keys is None else keys, values.view(f"u{values.itemsize}"), keys is None, end, keeps, max_kept,
-        flat_out.view(f"u{flat_out.itemsize}"),
+        flat.view(f"u{flat.itemsize}"), no_keys if keys is None else keys, values.view(f"u{values.itemsize}"), is_dense, np.uint64(last), keeps,
+        np.uint64(max_kept), flat_out.view(f"u{flat_out.itemsize}"),
     )  # fmt: skip
     return None if index < 0 else int(flat[index])
 

@@ -25,7 +25,7 @@ def _first_not_less(keys: Any, key: Any) -> Any:
 
 
 @kernel
-def map_ids(ids: Any, keys: Any, values: Any, is_dense: Any, end: Any, keeps: Any, max_kept: Any, out: Any) -> Any:
+def map_ids(ids: Any, keys: Any, values: Any, is_dense: Any, last: Any, keeps: Any, max_kept: Any, out: Any) -> Any:
     """Map ids; see ``values.map_ids``. Return the index of the first kept id larger than ``max_kept``, -1 if there is none."""
     # A direct-mapped cache of recent ids. Most voxels do not even reach it, as they equal the voxel before.
     is_cached = np.zeros(_SLOTS, np.bool_)
@@ -41,10 +41,10 @@ def map_ids(ids: Any, keys: Any, values: Any, is_dense: Any, end: Any, keeps: An
                 value = cached_values[slot]
             else:
                 is_mapped = False
-                if key < end and is_dense:
+                if key <= last and is_dense:
                     is_mapped = True
                     value = np.uint64(values[key])
-                elif key < end:
+                elif key <= last:
                     index = _first_not_less(keys, key)
                     if index < len(keys) and keys[index] == key:
                         is_mapped = True
