@@ -321,3 +321,25 @@ def test_new_levels_have_the_axes_and_units_of_the_image(tmp_path, version, axes
         from ome_zarr_models import open_ome_zarr
 
         assert len(open_ome_zarr(zarr.open_group(tmp_path / "a", mode="r")).attributes.model_dump(by_alias=True)) > 0
+
+
+def test_a_new_level_leaves_the_arrays_of_other_mags(tmp_path):
+    """Names of other software are numbers of levels: its array 2 is no mag 2."""
+    factors = {"0": 1, "1": 4, "2": 8}
+    group = zarr.open_group(tmp_path / "em.zarr", mode="w", zarr_format=3)
+    fine = voxels((24, 16, 16))[::-1, ::-1, ::-1]
+    datasets = []
+    for name, factor in factors.items():
+        array = fine[::factor, ::factor, ::factor]
+        group.create_array(name, shape=array.shape, dtype="uint8", chunks=(8, 8, 8), dimension_names=list("zyx"))[...] = array
+        datasets.append({"path": name, "coordinateTransformations": [{"type": "scale", "scale": [4.0 * factor] * 3}]})
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    expected = fine.reshape(12, 2, 8, 2, 8, 2).max((1, 3, 5)).T
+    for existing in ("error", "overwrite"):
+        wkwdask.build_pyramid(tmp_path / "em.zarr", mags=["2"], method="max", existing=existing)
+        np.testing.assert_array_equal(wkwdask.open(tmp_path / "em.zarr", mag=2)[0], expected)
+        for name, factor in factors.items():
+            np.testing.assert_array_equal(zarr.open_array(tmp_path / "em.zarr" / name)[...], fine[::factor, ::factor, ::factor])
+        assert sorted(entry["path"] for entry in zarr.open_group(tmp_path / "em.zarr").attrs["ome"]["multiscales"][0]["datasets"]) == ["0", "1", "2", "2-2-2"]
+    assert wkwdask.verify(tmp_path / "em.zarr").is_sound

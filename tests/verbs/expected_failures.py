@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, TruncatedError
+from wkwdask.errors import BoundsError, CorruptError, MissingError, TruncatedError
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ CREMI = Fault("the offset of CREMI is ignored", (AssertionError, BoundsError))
 RATIOS = Fault("levels whose scales are ratios of shapes are lost", (AssertionError, MissingError))
 ROUNDED = Fault("windows that a level leaves out count as missing voxels")
 EMPTY_LEVEL = Fault("a box in which a coarse level has no voxels is not copied", (BoundsError,))
-NAMES = Fault("a new level gets the name of another mag's array", (ExistsError,))
 THREE = Fault("new images keep shards of three chunks and are refused", (ValueError,))
 TYPES = Fault("float16 and bool are float32 and uint8 for all verbs", (AssertionError, TypeError))
 LAYERS = Fault("Zarr layers of a dataset are not verified, and written with the padding of their arrays", (AssertionError, MissingError))
@@ -173,7 +172,6 @@ EXPECTED_FAILURES = {
     ("verify_pyramid", "n5-tensorstore-single"): N5_LEVELS,
     ("repair_by_method", "n5-tensorstore-single"): N5_LEVELS,
     ("repair", "n5-tensorstore-single"): N5_LEVELS,
-    ("upsample", "rounded-down"): NAMES,
     ("levels", "rounded-down"): ROUNDED,
     ("copy_box", "rounded-down"): EMPTY_LEVEL,
     ("copy_moved_box", "rounded-down"): EMPTY_LEVEL,
@@ -182,7 +180,6 @@ EXPECTED_FAILURES = {
     ("copy_box", "rounded-down-scales"): EMPTY_LEVEL,
     ("copy_moved_box", "rounded-down-scales"): EMPTY_LEVEL,
     ("convert_levels_to_wkw", "rounded-down-scales"): ROUNDED,
-    ("upsample", "ratios-of-shapes"): NAMES,
     ("levels", "ratios-of-shapes"): RATIOS,
     ("copy_box", "ratios-of-shapes"): EMPTY_LEVEL,
     ("copy_moved_box", "ratios-of-shapes"): EMPTY_LEVEL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, FormatError, MetadataWarning, UnsupportedError, ViewerWarning
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.layer import Node
     from wkwdask.formats.zarr.ngff import PyramidLevel
     from wkwdask.formats.zarr.options import ZarrOptions
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
@@ -102,7 +104,7 @@ class NgffTarget(TargetFolder):
             if size is None:
                 raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
             corners = (encoding.origin or spec.box.topleft for spec, encoding in zip(specs, encodings, strict=True))
-            levels = [pyramid_level(spec.box.mag.name, spec.box.mag, corner, size) for spec, corner in zip(specs, corners, strict=True)]
+            levels = [self._new_level(spec.box.mag, corner, size, shared) for spec, corner in zip(specs, corners, strict=True)]
             edit, lost = self._edit(first, levels, shared, version, is_label=is_label)
             paths = [level.path for level in levels]
         else:
@@ -223,12 +225,19 @@ class NgffTarget(TargetFolder):
     def _entries(self) -> list[dict[str, Any]]:
         return [] if self.image is None else self.image["datasets"]
 
+    def _new_level(self, mag: Mag, corner: Vec3, size: Lengths, axes: ImageAxes) -> PyramidLevel:
+        """Return a level named by its mag, with all three factors where the short name belongs to an array of another mag."""
+        for path in dict.fromkeys((mag.name, "-".join(map(str, mag.factors)))):
+            level = pyramid_level(path, mag, corner, size)
+            others = [entry for entry in self._entries if entry["path"] == path]
+            if not others or _has_size(others[0], level, axes) is not False:
+                return level
+        raise ExistsError(f"{self.folder}: the array {path!r} has another voxel size than mag {mag}, which would get its name; rename it")
+
     def _check_no_duplicate(self, root: Root, level: PyramidLevel, axes: ImageAxes) -> None:
         """Raise ExistsError if an array of another name has the voxel size of a new level."""
         for entry in self._entries:
-            lengths = axes.lengths_nm(scale_of(entry))
-            same = lengths is not None and all(abs(a / b - 1) < 1e-3 for a, b in zip(lengths, level.lengths, strict=True) if b)
-            if same and entry["path"] != level.path:
+            if _has_size(entry, level, axes) and entry["path"] != level.path:
                 root.check(stated_path(self.folder, entry["path"]), entry["path"])
                 raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote")
 
@@ -238,12 +247,14 @@ class NgffTarget(TargetFolder):
             sizes = {entry["path"]: _base_size(entry, Mag.parse(entry["path"]), axes) for entry in self._entries}
         except ValueError:
             return {}
-        return {path: size for path, size in sizes.items() if size is not None}
+        known = {path: size for path, size in sizes.items() if size is not None}
+        agree = all(_is_close(size, other) for size, other in pairwise(known.values()))
+        return known if agree else {}
 
     def _check_voxel_size(self, size: Lengths, sizes: Mapping[str, Lengths], replaced: Collection[str]) -> None:
         """Raise FormatError if a remaining array implies another voxel size of mag 1."""
         for path, stored in sizes.items():
-            if path not in replaced and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, stored, strict=True)):
+            if path not in replaced and not _is_close(size, stored):
                 stated = " x ".join(f"{n:g}" for n in stored)
                 new = " x ".join(f"{n:g}" for n in size)
                 raise FormatError(f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array {path!r}, got {new}")
@@ -264,6 +275,16 @@ class ArrayTarget(TargetFolder):
         target = _target_array(self.folder, spec, encoding, node, keeps_place=False)
         above = dirname(self.folder)
         return NewLevels(above, (self.folder,), (target,), journal_settings(spec, encoding), ArrayEdit(above), stored_as=describe(encoding))
+
+
+def _has_size(entry: Mapping[str, Any], level: PyramidLevel, axes: ImageAxes) -> bool | None:
+    """Return whether an array has the voxel size of a level, None where it is not known."""
+    lengths = axes.lengths_nm(scale_of(entry))
+    return None if lengths is None else _is_close(lengths, level.lengths)
+
+
+def _is_close(lengths: Lengths, others: Lengths) -> bool:
+    return all(abs(a / b - 1) <= 1e-3 for a, b in zip(lengths, others, strict=True) if b)
 
 
 def _copied_node(spec: LevelSpec, like: Volume | None) -> Node | None:
