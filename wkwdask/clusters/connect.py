@@ -63,10 +63,10 @@ def _size(config: ClusterConfig, client: Any) -> str:
         values = config.values
         processes = values["processes"] or values["cores"]
         adaptive = values["adaptive"]
-        jobs = f"{adaptive['minimum']} to {adaptive['maximum']}" if adaptive else str(values["jobs"])
+        jobs = f"{adaptive['minimum']} to {adaptive['maximum']} jobs" if adaptive else counted(values["jobs"], "job")
         each = format_bytes(parse_bytes(values["memory"]) // processes)
         threads = counted(values["cores"] // processes, "thread")
-        return f"{counted(jobs, 'job')} of {counted(processes, 'worker')} ({threads}, {each} each), {len(workers)} connected"
+        return f"{jobs} of {counted(processes, 'worker')} ({threads}, {each} each), {len(workers)} connected"
     threads = counted(sum(worker["nthreads"] for worker in workers), "thread")
     memory = format_bytes(sum(int(worker["memory_limit"] or 0) for worker in workers))
     return f"{counted(len(workers), 'worker')}, {threads}, {memory}"

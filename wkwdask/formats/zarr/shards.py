@@ -147,7 +147,8 @@ class ZarrShards(RewritableShards):
         """Return the Morton codes of chunks; those of a further chunk along c follow each other."""
         inside = cells % np.array(self.cells)
         channels = inside[:, 0].astype(np.uint64) * np.uint64(math.prod(self._morton_grid))
-        return channels + compressed_morton.encode(inside[:, 1:], self._morton_grid)
+        codes: npt.NDArray[np.uint64] = channels + compressed_morton.encode(inside[:, 1:], self._morton_grid)
+        return codes
 
     def codes_per_file(self, grid: ChunkGrid) -> int:
         del grid
