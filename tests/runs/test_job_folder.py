@@ -719,7 +719,7 @@ def test_a_renamed_layer_keeps_its_folder(layer):
 
 def test_a_mag_is_not_written_beside_itself(layer):
     wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
-    with pytest.raises(ExistsError, match=r"mag 1 of layer color is at .*color/1; write to that folder"):
+    with pytest.raises(ExistsError, match=r"mag 1 of layer color is at .*color/1 \(.*names it .*\); write to that folder"):
         wkwdask.write(layer / "1-1-1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
 
 

@@ -362,14 +362,41 @@ def hand_over(root: str, batch: SlurmJob) -> None:
 
 REMOVAL = "rm of "
 """Prefix of the command of a job that removes mags."""
+_MAGS = ": mags "
 
 
-def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """Find interrupted removals and hide their mags; return the job folders and the mags."""
-    roots: list[str] = []
-    targets: list[str] = []
+def removal_command(folder: str, mags: Sequence[str] | None) -> str:
+    """Return the command of a job that removes mags of an image, None for all."""
+    return f"{REMOVAL}{folder}" + ("" if mags is None else f"{_MAGS}{','.join(sorted(mags))}")
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedRemoval:
+    """Removal whose mags are no longer in the metadata."""
+
+    root: str | None
+    """Job folder, None if only locks were left."""
+    targets: tuple[str, ...]
+    """Folders of the mags."""
+    command: str
+
+    @property
+    def image(self) -> str:
+        """Folder of the image."""
+        return self.command.removeprefix(REMOVAL).rpartition(_MAGS)[0]
+
+    @property
+    def mags(self) -> set[str]:
+        """Mags that the call named; empty if it removed all."""
+        _, named, mags = self.command.rpartition(_MAGS)
+        return set(mags.split(",")) if named else set()
+
+
+def find_removals(parent: str, datasets: Sequence[str] = ()) -> list[InterruptedRemoval]:
+    """Find interrupted removals and hide their mags."""
+    found: list[InterruptedRemoval] = []
     if not files.isdir(parent) or (job_records.has_no_jobs(parent, ()) and not locks.locked_folders(parent)):
-        return roots, targets
+        return found
     with guarded(parent):
         for root, job in job_folders(parent):
             owner = read_owner(f"{root}/{OWNER_NAME}")
@@ -380,16 +407,15 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
             if publication is not None and publication.removed is not None:
                 check_records(paths)
                 Publisher(paths).hide_removed()
-                roots.append(root)
-                targets += targets_of(root)
+                found.append(InterruptedRemoval(root, tuple(targets_of(root)), owner.command))
                 release_locks_of(job, targets_of(root))
         for target, holder in locks.locked_folders(parent):
             if holder.is_gone() and holder.command.startswith(REMOVAL) and not files.lexists(target):
-                if job_root(parent, holder.job) not in roots:
+                if all(removal.root != job_root(parent, holder.job) for removal in found):
                     files.remove_tree(job_root(parent, holder.job))
                 release_locks_of(holder.job, [target])
-                targets.append(target)
-    return roots, targets
+                found.append(InterruptedRemoval(None, (target,), holder.command))
+    return found
 
 
 def release_dead_locks(parent: str) -> None:

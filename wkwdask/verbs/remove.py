@@ -6,17 +6,17 @@ Levels are first renamed into a job folder and dropped from the metadata, so tha
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.record_paths import dataset_around
 from wkwdask.formats.registry import default_format, format_of, location_of
 from wkwdask.formats.roots import check_alone, external_location, root_of
 from wkwdask.model.image import describe_level
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
-from wkwdask.runs.job_folder import REMOVAL, JobFolder, discard_dead_jobs, end_removal, find_removals
+from wkwdask.runs.job_folder import InterruptedRemoval, JobFolder, discard_dead_jobs, end_removal, find_removals, removal_command
 from wkwdask.runs.job_records import check_no_job
 from wkwdask.runs.staged import settings_of
 from wkwdask.store import files
@@ -122,10 +122,12 @@ class Removal:
     """Whether the folder of the image is removed too, once it is empty."""
     links: tuple[str, ...] = ()
     """Links to the levels from elsewhere, which dangle afterwards."""
+    request: tuple[str, ...] | None = None
+    """Mags that the call names, None for all."""
 
     def start(self) -> JobFolder:
         """Lock the levels, rename them into the job folder and drop them from the metadata."""
-        owner = Owner.this_process(f"{REMOVAL}{self.image.folder}")
+        owner = Owner.this_process(removal_command(self.image.folder, self.request))
         folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [root_of(self.image).folder])])
         folder.start("overwrite", settings_of("rm", mags=",".join(self.names)))
         try:
@@ -189,17 +191,23 @@ class RemovalWork(Work[tuple[int, int]]):
             yield from self._delete(self._removals.roots)
         for root in self._removals.roots:
             end_removal(root)
-        for removal in self._removals.staged:
-            folder = removal.start()  # from here on readers see the image without its levels
-            try:
+        started: dict[int, JobFolder] = {}
+        try:
+            # All levels are hidden before the first job folder is removed: after a kill, that of another one shows which levels this call removes.
+            for number, removal in enumerate(self._removals.staged):
+                started[number] = removal.start()  # from here on readers see the image without its levels
+            for number, removal in enumerate(self._removals.staged):
+                folder = started[number]
                 yield from self._delete([folder.root])
                 if removal.is_whole:
                     removal.format.remove_image_files(removal.parent)  # before the job folder, which marks the removal as unfinished, is removed
-            except BaseException:
+                folder.end()
+                del started[number]
+                removal.clear()
+        except BaseException:
+            for folder in started.values():
                 folder.suspend()
-                raise
-            folder.end()
-            removal.clear()
+            raise
         return self._files, self._nbytes
 
     def _delete(self, roots: Sequence[str]) -> Generator[Phase, str, None]:
@@ -228,19 +236,28 @@ def lay_out_removals(
     if files.islink(path) and not allow_external:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
     unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _job_parents(its_format, path)]
-    job_roots = tuple(root for roots, _ in unfinished for root in roots)
+    interrupted = [removal for removals in unfinished for removal in removals]
+    job_roots = tuple(removal.root for removal in interrupted if removal.root is not None)
     is_all = layers is None and mags is None
     try:
         resolved = its_format.find_removable(url, allow_external=allow_external)
     except (FormatError, MissingError):
         # A killed removal may have dropped the levels from the metadata already: it is completed, and nothing else is left to remove.
         real = join(files.realpath(dirname(path)), basename(path))
-        if not any(is_below(folder, outer) for _, folders in unfinished for folder in folders for outer in (path, real)):
+        if not any(is_below(folder, outer) for removal in interrupted for folder in removal.targets for outer in (path, real)):
             raise
         return Removals(its_format, (), (), job_roots, path if is_all else None)
     is_level = resolved.mag is not None or any(image.key is not None for image in resolved.layers)
     holds_images = not is_level and all(image.folder != path for image in resolved.layers)
-    staged = [removal for image in _selected_images(its_format, resolved, layers) for removal in _stage(its_format, resolved, image, mags)]
+    request = None if mags is None else tuple(map(str, mags))
+    is_repeated = request is not None and any(removal.mags == set(request) for removal in interrupted)
+    staged: list[Removal] = []
+    for image in _selected_images(its_format, resolved, layers, is_repeated=is_repeated):
+        rest = None if mags is None else _not_removed(its_format, image, mags, interrupted)
+        if rest is not None and is_repeated:
+            rest = [mag for mag in rest if any(level.mag == mag for level in image.selected)]
+        if rest is None or rest:
+            staged += (replace(removal, request=request) for removal in _stage(its_format, resolved, image, rest))
     left = [] if mags is not None or is_level else list(_remaining_paths(its_format, path, staged, holds_images=holds_images and layers is None))
     whole = path if is_all and not is_level and (holds_images or not staged) else None
     return Removals(its_format, tuple(staged), tuple(left), job_roots, whole)
@@ -257,17 +274,33 @@ def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
     return folders
 
 
-def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[str]]:
+def _not_removed(its_format: ArrayFormat, image: Image, mags: Sequence[Mag], interrupted: Sequence[InterruptedRemoval]) -> list[Mag]:
+    """Return the mags that no interrupted removal has removed from an image already."""
+    folder = files.realpath(image.folder)
+    done = {mag for removal in interrupted if files.realpath(removal.image) == folder for mag in removal.mags}
+    rest = [mag for mag in mags if str(mag) not in done]
+    if done and rest and its_format.counts_from_finest:
+        names = ",".join(sorted(done))
+        raise ResumeError(
+            f"{image.folder}: an interrupted removal of mags {names} is completed first, by rm with mags={names!r}; mags count from the finest level, "
+            f"so mag {rest[0]} may be another one now"
+        )
+    return rest
+
+
+def _unfinished(folder: str, *, allow_external: bool) -> list[InterruptedRemoval]:
     """Find unfinished removals in a folder. A folder that is only linked from a dataset belongs to another dataset."""
     dataset = dataset_around(folder)
     if external_location(dataset, folder) is None:
         return find_removals(folder)
-    return find_removals(folder, [dataset]) if allow_external else ([], [])
+    return find_removals(folder, [dataset]) if allow_external else []
 
 
-def _selected_images(its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None) -> list[Image]:
+def _selected_images(its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None, *, is_repeated: bool) -> list[Image]:
+    """Return the selected images; those that the same call has removed whole before it was interrupted are left out."""
     if names is not None:
-        return [resolved.choose_listed(name) for name in names]
+        listed = {image.name for image in resolved.layers}
+        return [resolved.choose_listed(name) for name in names if name in listed or not is_repeated]
     return [image for image in resolved.layers if not its_format.why_not_removable(image)] or list(resolved.layers)
 
 

@@ -1,0 +1,109 @@
+"""Removals of mags that are killed: the same call completes them, in every format, and removes nothing else."""
+
+import os
+import shutil
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import settings
+from support.file_events import counting
+
+import wkwdask
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+CHANGES = {"os.mkdir", "os.rename", "os.link", "os.symlink", "os.remove", "os.rmdir"}
+VOXELS = np.arange(1, 16**3 + 1, dtype=np.uint16).reshape(16, 16, 16)
+
+
+def _save(url, **options):
+    wkwdask.save(VOXELS, f"{url}/s0" if url.startswith("n5://") else url, voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8), **options)
+    wkwdask.build_pyramid(url, mags=[2, 4], method="mean")
+
+
+def _dataset(url):
+    for layer in ("em", "other"):
+        wkwdask.to_wkw(VOXELS, f"{url}/{layer}/1", block_len=8, file_len=1, voxel_size=(4, 4, 4))
+        wkwdask.build_pyramid(url, layer, mags=[2, 4], method="mean")
+
+
+VOLUMES = {
+    "wkw": ("", _dataset), "precomputed": ("precomputed://", _save), "ngff-0.4": ("zarr://", lambda url: _save(url, ngff="0.4")),
+    "ngff-0.5": ("zarr://", _save), "n5": ("n5://", _save),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    here = tmp_path_factory.mktemp("start")
+    for kind, (prefix, make) in VOLUMES.items():
+        make(f"{prefix}{here}/{kind}")
+    return here
+
+
+@pytest.fixture(autouse=True)
+def _serial(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+
+
+def killed_at(number, here, job):
+    child = os.fork()
+    if not child:
+        try:
+            with counting(here, number, lambda: os._exit(9), CHANGES):
+                job()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+CASES = [
+    *((kind, {"mags": mags}) for kind in VOLUMES if kind != "wkw" for mags in (["1"], ["2"], ["2", "4"], ["1", "2", "4"])),
+    ("wkw", {"mags": ["2"]}), ("wkw", {"mags": ["1", "4"], "layer": "em"}), ("wkw", {"mags": ["1", "2", "4"], "layer": ["em", "other"]}),
+]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "options"), CASES)
+def test_the_same_call_completes_a_killed_removal(start, tmp_path, kind, options):
+    prefix = VOLUMES[kind][0]
+    whole = shutil.copytree(start / kind, tmp_path / "whole")
+    with counting(whole, events=CHANGES) as counter:
+        wkwdask.rm(f"{prefix}{whole}", **options)
+    expected = contents(whole)
+    steps = counter.count if settings.get_current_profile_name() == "nightly" else 5
+    for number in sorted({1 + n * (counter.count - 1) // (steps - 1) for n in range(steps)}):
+        here = shutil.copytree(start / kind, tmp_path / "here")
+        assert killed_at(number, here, lambda here=here: wkwdask.rm(f"{prefix}{here}", **options)) == 9
+        try:
+            wkwdask.rm(f"{prefix}{here}", **options)
+        except wkwdask.MissingError:  # only if it had ended, but for the removal of its last traces
+            assert number > counter.count - 3
+        assert contents(here) == expected, number
+        shutil.rmtree(here)
+
+
+def test_another_call_is_no_continuation(start, tmp_path):
+    """Mags of a precomputed volume count from the finest scale, so they change when it is removed."""
+    here = shutil.copytree(start / "precomputed", tmp_path / "here")
+    url = f"precomputed://{here}"
+    with counting(here, events=CHANGES) as counter:
+        wkwdask.rm(url, mags=["1"])
+    shutil.rmtree(here)
+    shutil.copytree(start / "precomputed", here)
+    assert killed_at(counter.count // 2, here, lambda: wkwdask.rm(url, mags=["1"])) == 9
+    with pytest.raises(wkwdask.ResumeError, match="an interrupted removal of mags 1 is completed first"):
+        wkwdask.rm(url, mags=["2", "1"])
+    assert {"8_8_8", "16_16_16"} <= set(os.listdir(here))
+    wkwdask.rm(url, mags=["1"])
+    assert sorted(name for name in os.listdir(here) if name[0] != ".") == ["16_16_16", "8_8_8", "info", "provenance"]
+    with pytest.raises(wkwdask.MissingError, match="no mag 8"):
+        wkwdask.rm(url, mags=["8"])
