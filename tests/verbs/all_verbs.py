@@ -60,9 +60,9 @@ class Bench:
         self.root = str(folder) if root is None else root
         """Folder or URL for images."""
         self.rng = np.random.default_rng(seed)
-        self._seed = seed
-        self._limits = {"types": types, "lowest": lowest}
-        self.case = form.draw(seed, **self._limits)
+        self.seed = seed
+        self.limits = {"types": types, "lowest": lowest}
+        self.case = form.draw(seed, **self.limits)
 
     @cached_property
     def image(self) -> str:
@@ -72,7 +72,7 @@ class Bench:
 
     @cached_property
     def labels(self) -> tuple[str, Case]:
-        case = self.form.draw(self._seed, is_segmentation=True, **self._limits)
+        case = self.form.draw(self.seed, is_segmentation=True, **self.limits)
         url = self.form.url(self.root, "labels")
         options = {"type": "segmentation"} if self.form.engine == "precomputed" else {"category": "segmentation"}
         self.form.save(case.array, url, case.offset, **options)
@@ -384,9 +384,30 @@ def pyramid_plan(bench):
     assert plan.mags[0].files >= len(_chunk_files(bench.image)) - len(files) > 0
 
 
+def _doubled(case):
+    """Return an array whose windows of 2 x 2 x 2 voxels have one value each."""
+    return Case(case.array.repeat(2, 1).repeat(2, 2).repeat(2, 3), tuple(2 * n for n in case.offset))
+
+
+@verb
+def pyramid_mode(bench):
+    """The only method for bool and for labels; every id stays, the largest one too."""
+    half, bench.case = bench.case, _doubled(bench.case)
+    wkwdask.build_pyramid(bench.image, mags=["2-2-2"], method="mode")
+    bench.expect(bench.image, half, "2-2-2")
+
+
+@verb
+def pyramid_of_labels(bench):
+    half = bench.form.draw(bench.seed, is_segmentation=True, **bench.limits)
+    bench.case = _doubled(half)
+    wkwdask.build_pyramid(bench.image, mags=["2-2-2"], method="mode")
+    bench.expect(bench.image, half, "2-2-2")
+
+
 @verb
 def upsample(bench):
-    bench.case = Case(bench.case.array.repeat(2, 1).repeat(2, 2).repeat(2, 3), tuple(2 * n for n in bench.case.offset))
+    bench.case = _doubled(bench.case)
     wkwdask.build_pyramid(bench.image, mags=["2-2-2"], method="max")
     wkwdask.rm(bench.image, mags=["1"])
     wkwdask.upsample(bench.image, mags=["1"], voxel_size=VOXEL_SIZE)
