@@ -358,7 +358,7 @@ FOREIGN = (
     _form("transposed-shards", _NGFF, _transposed_shards, **_ZARR, chunk_shape=(16, 16, 16)),
     _form("big-endian-index", _NGFF, _big_endian_index, **_ZARR),
     _form("fletcher32", _NGFF, _fletcher, **_ZARR, **_ONLY_ZARR),
-    _form("hexadecimal-fill-value", _NGFF, _hexadecimal_fill_value, **_ZARR, **_ONLY_ZARR, dtype="float32"),
+    _form("hexadecimal-fill-value", _NGFF, _hexadecimal_fill_value, **_ZARR, dtype="float32"),
     # N5 without `multiscales`
     _form("n5-bare", _GROUP, _n5("s{}", lambda _: {}), **_N5, states_voxel_size=False),
     _form("n5-viewer", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5, levels=("8-8-4",)),

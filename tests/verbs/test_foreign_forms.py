@@ -27,7 +27,7 @@ SEED = 3
 
 _ALL = frozenset(form.name for form in FOREIGN)
 _TARGETS = frozenset({"save", "save_by_url", "resume", "write", "create", "convert_from_wkw"})
-_ONLY_ZARR = frozenset({"delta-3", "delta-3-zstd", "nested-shards", "transposed-shards", "big-endian-index", "fletcher32", "hexadecimal-fill-value"})
+_ONLY_ZARR = frozenset({"delta-3", "delta-3-zstd", "nested-shards", "transposed-shards", "big-endian-index", "fletcher32"})
 _LAYERS = frozenset({"webknossos"})
 _NEW_LEVELS = frozenset(
     {"pyramid", "pyramid_ladder", "pyramid_resume", "pyramid_box", "pyramid_update", "pyramid_plan", "verify_pyramid", "repair", "repair_by_method"}
@@ -69,7 +69,6 @@ REFUSED = (
         _LAYERS,
     ),
     (_OF_REFUSED, {"too-few-axes"}),
-    ({"verify"}, {"hexadecimal-fill-value"}),
 )
 """Cells that end in an error and change nothing: verbs and forms."""
 

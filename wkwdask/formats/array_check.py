@@ -12,7 +12,6 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.model.layout import Shards, SingleFiles, box_cells, read_located
-from wkwdask.model.stored_array import BoxCodec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,7 +97,7 @@ class ArrayCheck:
         array, grid = self.array, self.array.grid
         if not opened.nbytes and not array.layout.is_sharded:
             faults.add(Fault("chunk.empty", opened.name, "0 bytes", "an encoded chunk", voxel=self._voxel(file), offset=0))
-        elif isinstance(array.layout, BoxCodec):
+        elif array.codec.is_opaque:
             for c, x, y, z in self.cells_of(file).tolist() if self.decode else ():
                 yield CheckedChunk((c, x, y, z), self._read_box((c, x, y, z), opened.name, faults), 0, 0)
         elif isinstance(array.layout, Shards):

@@ -14,7 +14,6 @@ from wkwdask.formats.roots import NO_ROOT, Root, root_of
 from wkwdask.model.faults import Fault, FaultList
 from wkwdask.model.layout import RewritableShards, SingleFiles
 from wkwdask.model.naming import GridNaming
-from wkwdask.model.stored_array import BoxCodec
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
@@ -235,7 +234,7 @@ class ArrayScope(LevelScope):
             self.array.codec.check_packages(self.folder)
         except (ModuleNotFoundError, UnsupportedError):
             return False
-        return not isinstance(self.array.layout, BoxCodec) and not self.array.fill
+        return not self.array.fill
 
     def volume(self) -> StoredArray:
         return self.array
@@ -270,8 +269,7 @@ class ArrayScope(LevelScope):
 
     def repairer(self) -> LevelRepair | None:
         layout = self.array.layout
-        is_rewritable = isinstance(layout, (SingleFiles, RewritableShards)) and not isinstance(layout, BoxCodec)
-        return ArrayRepair(self.check(decode=True)) if is_rewritable else None
+        return ArrayRepair(self.check(decode=True)) if isinstance(layout, (SingleFiles, RewritableShards)) else None
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
         return is_document_good and self.array.is_current()
@@ -388,7 +386,8 @@ def _array_scope(image: Image, level: Level, method: str | None, document: str |
     try:
         volume = level.open()
     except (FormatError, MissingError, UnsupportedError) as error:
-        kind = "level.missing" if isinstance(error, MissingError) else "level.broken"
+        kinds = {MissingError: "level.missing", UnsupportedError: "level.unsupported"}
+        kind = next((kind for error_type, kind in kinds.items() if isinstance(error, error_type)), "level.broken")
         faults.append(Fault(kind, level.folder, str(error).removeprefix(f"{level.folder}: ")))
         return None
     if not volume.can_list:

@@ -125,6 +125,8 @@ class ChunkCodec(ABC):
 
     __slots__ = ()
 
+    is_opaque = False
+    """Whether single chunks can be neither decoded nor encoded: the layout reads boxes instead."""
     is_lossy = False
     """Whether encoding changes values."""
     decodes_chunks = False

@@ -107,6 +107,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "json.box_larger": (NOTE, "no files lie near one side of the box: only zeros are there"),
     "json.largest_id": (WARNING, "larger ids are stored: WEBKNOSSOS would give the next new segment an existing id"),
     # levels of other formats, and the documents of their images
+    "level.unsupported": (WARNING, "a feature that is not supported or not installed here: not checked"),
     "level.broken": (ERROR, "nothing can open the level"),
     "level.missing": (ERROR, "the image lists a level that does not exist: software that opens it fails"),
     "level.unlisted": (WARNING, "the image does not list this array: software that opens the image does not show it"),
@@ -147,7 +148,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "pyramid.unknown": (NOTE, "not compared"),
 }
 """Severity and meaning of every kind of fault."""
-UNCHECKED = ("mag.remote", "layer.format")
+UNCHECKED = ("mag.remote", "layer.format", "level.unsupported")
 """Kinds of layers and mags that were not checked."""
 
 

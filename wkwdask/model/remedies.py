@@ -75,6 +75,7 @@ REMEDIES: dict[str, str] = {
     "chunk.twice": "compare the two, and remove one",
     "shard.twice": "compare the two, and remove one",
     # documents and levels
+    "level.unsupported": "install what it names, or use software that supports it",
     "level.broken": _DOCUMENT,
     "level.missing": "restore it, or remove it from the document of the image",
     "level.unlisted": "add it to the document of the image, or remove it",

@@ -47,9 +47,9 @@ _CHECKED = 64  # chunks of a file that are checked for voxels outside of the box
 
 def has_stored_chunks(volume: Volume) -> bool:
     """Return whether the stored chunks of a volume can be read one by one, and missing ones are zero."""
-    if not isinstance(volume, StoredArray) or volume.fill or volume.channels is not None or volume.codec.shared_encoding is None:
+    if not isinstance(volume, StoredArray) or volume.fill or volume.channels is not None:
         return False
-    return not isinstance(volume.layout, BoxCodec) or isinstance(volume.layout, Shards)
+    return volume.codec.shared_encoding is not None
 
 
 class Splice:
@@ -72,6 +72,8 @@ class Splice:
         source, target = self.source, self.target
         if source.dtype != target.dtype or source.grid.size[0] != target.grid.size[0] or source.channels is not None:
             return "another data type or other channels"
+        if source.codec.is_opaque:
+            return "its chunks are not decoded one by one"
         if source.grid.chunk[0] != target.grid.chunk[0]:
             return f"chunks of {source.grid.chunk[0]} of {source.grid.size[0]} channels become chunks of {target.grid.chunk[0]}"
         if source.grid.chunk != target.grid.chunk:

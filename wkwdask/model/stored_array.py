@@ -73,7 +73,10 @@ class Identity(Protocol):
 
 
 class BoxCodec:
-    """Layout that decodes whole boxes instead of single chunks. Not an abstract class: asking for one of these takes ten times as long."""
+    """Layout that decodes whole boxes, because this is faster, or because the codec is opaque.
+
+    Not an abstract class: asking for one of these takes ten times as long.
+    """
 
     __slots__ = ()
 
@@ -281,6 +284,7 @@ class StoredArray(RandomAccessVolume):
         Yields the first voxel and the voxels (c, x, y, z) of each chunk, valid until the next one. Missing and all-zero chunks are omitted; chunks at the
         end of the array may be shorter. ``memory`` has the shape of one chunk and may be used.
         """
+        assert self.decodes_chunks
         grid, codec, num_stored = self.grid, self.codec, 0
         box = box.intersection(self.extent)
         low, high = ((c, *(a - o for a, o in zip(corner, grid.origin, strict=True))) for c, corner in ((0, box.topleft), (grid.size[0], box.bottomright)))
@@ -299,8 +303,8 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def decodes_chunks(self) -> bool:
-        """Whether :meth:`decoded_chunks` is faster than decoding into a larger box."""
-        return self.codec.decodes_chunks and self.grid.chunk[0] == self.num_channels and not self.fill
+        """Whether :meth:`decoded_chunks` can be used, and is faster than decoding into a larger box."""
+        return self.codec.decodes_chunks and self.grid.chunk[0] == self.grid.size[0] and self.channels is None and not self.fill
 
     # -------------------------------------------------------------------------------------------- stored files
 

@@ -33,7 +33,7 @@ from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
 from wkwdask.model.splice import Splice
-from wkwdask.model.stored_array import BoxCodec, StoredArray
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.volume import relative_to
 from wkwdask.plans.chunks import largest_multiple
 
@@ -782,7 +782,7 @@ class FilesWriter(Writer):
 def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
     """Return an existing array as the target of an in-place write."""
     name, layout, grid = array.name, array.layout, array.grid
-    if not array.store.is_local or array.naming is None or isinstance(layout, BoxCodec) or grid.file is None:
+    if not array.store.is_local or array.naming is None or array.codec.is_opaque or grid.file is None:
         raise UnsupportedError(f"{name}: only local arrays whose files contain boxes of chunks can be written in place")
     if array.fill:
         raise UnsupportedError(f"{name}: missing chunks read as {array.fill}; only arrays with fill value 0 can be written in place")

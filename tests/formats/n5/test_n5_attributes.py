@@ -39,6 +39,8 @@ BROKEN = [
     ({"blockSize": [1 << 16, 1 << 16, 1]}, "blocks of at most 2147483648 bytes"),
     ({"dataType": "uint24"}, "dataType: expected one of uint8"),
     ({"compression": 5}, 'compression: expected an object with a "type"'),
+    ({"compression": {"type": "blosc", "shuffle": None}}, "compression.shuffle: expected a whole number"),
+    ({"compression": {"type": "gzip", "level": "best"}}, "compression.level: expected a whole number"),
     ({"dimensions": [True, 1, 1], "dataType": None}, "dimensions: .*; dataType:"),  # all at once
 ]
 
@@ -52,6 +54,8 @@ def test_broken(changes, message):
 def test_unsupported():
     with pytest.raises(UnsupportedError, match="dataType: holds objects"):
         dataset(dataType="object")
+    with pytest.raises(UnsupportedError, match="compressor 'other' inside Blosc"):
+        dataset(compression={"type": "blosc", "cname": "other"})
     with pytest.raises(UnsupportedError, match="isLabelMultiset"):
         dataset(isLabelMultiset=True)
 

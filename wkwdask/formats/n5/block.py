@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 COMPRESSION_TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc")
 """Supported compressions; lz4 is read only."""
 _BLOSC_HEADER = 16
+_BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_NUMBERS = frozenset({"level", "blockSize", "preset", "clevel", "shuffle", "blocksize"})
+"""Settings of compressions that are numbers; other settings, such as a number of threads, do not concern a reader."""
 _STREAMS = {"zlib": ZLIB, "bzip2": BZIP2, "xz": XZ}
 _LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEADER = struct.Struct("<8sBIII")  # magic, token, compressed and original length, checksum
@@ -82,6 +85,11 @@ def parse_compression(document: dict[str, Any], source: str, problems: Problems)
         return Compression()
     if value["type"] not in COMPRESSION_TYPES:
         raise UnsupportedError(f"{source}: compression {value['type']!r} is not supported, expected one of {', '.join(COMPRESSION_TYPES)}")
+    for name in _NUMBERS.intersection(value):
+        if not isinstance(value[name], int) or isinstance(value[name], bool):
+            problems.add(f"compression.{name}", "a whole number", value[name])
+    if value["type"] == "blosc" and value.get("cname", "blosclz") not in _BLOSC_COMPRESSORS:
+        raise UnsupportedError(f"{source}: compressor {value['cname']!r} inside Blosc is unknown, expected one of {', '.join(_BLOSC_COMPRESSORS)}")
     return Compression(value["type"], tuple((name, item) for name, item in value.items() if name != "type" and not isinstance(item, (dict, list))))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.identity import JsonIdentity, canonical_json, read_record_state
 from wkwdask.formats.pictures.slices import stored_dtype
-from wkwdask.formats.zarr.codec import ZarrCodec, parse_stages
+from wkwdask.formats.zarr.codec import ZarrChunks, ZarrCodec, parse_stages
+from wkwdask.formats.zarr.extensions import check_extensions
 from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit, pick_cxyz, to_cxyz
@@ -27,11 +29,12 @@ from wkwdask.model.stored_array import BoxCodec, StoredArray
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.layout import ChunkSource, StoredChunk
     from wkwdask.model.store import Store
 
 
@@ -42,10 +45,39 @@ _open_arrays: LruCache[Any] = LruCache(16)
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrPythonReader(SingleFiles, BoxCodec):
+class ZarrPythonCodec(ZarrChunks):
+    """Codec of chunks that only zarr-python can decode, as a part of a box."""
+
+    is_opaque = True
+
+    @property
+    def compression(self) -> tuple[str, int | None]:
+        return "", None
+
+    def largest_nbytes(self, shape: Sequence[int]) -> int:
+        del shape
+        return sys.maxsize
+
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+        raise UnsupportedError(f"{source}: only zarr-python can decode its chunks")
+
+    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+        raise UnsupportedError(f"{source}: only zarr-python can encode its chunks")
+
+    def check_packages(self, source: str) -> None:
+        raise UnsupportedError(f"{source}: only zarr-python can encode its chunks")
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrPythonReader(ShardLayout, BoxCodec):
     """Reader of boxes for arrays whose chunks only zarr-python can decode."""
 
     axes: str
+    is_sharded: bool
+    """Whether a file contains many chunks."""
+
+    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+        raise UnsupportedError(f"{array.store.url}: only zarr-python can find its chunks")
 
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
         # zarr-python reads an absent chunk as the fill value, even if the whole folder was removed or unmounted
@@ -93,45 +125,68 @@ def open_array(store: Store) -> Any:
     return bound_decoders(array)
 
 
-_Storage = tuple[tuple[int, ...], ZarrCodec, ShardLayout]
+_Storage = tuple[tuple[int, ...], ZarrCodec | ZarrPythonCodec, ShardLayout]
 """Lengths of a file in the order of the stored axes, codec of a chunk, and layout of chunks in a file."""
 
 
 def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False) -> StoredArray:
     """Return the array of a folder as a stored array that starts at voxel 0; ``name`` is that of its document, ``is_new`` if it is being written."""
     is_v2 = name == ".zarray"
+    if not is_v2:
+        check_extensions(document)
     storage = (_parse_storage_v2 if is_v2 else _parse_storage_v3)(document, axes)
-    fill = _parse_fill_value(document.get("fill_value"))
     shape = tuple(map(int, document["shape"]))
     naming = _parse_naming(document, axes, is_v2=is_v2)
-    if storage is None or naming is None or fill is None:
-        # Without a naming, no file is looked up. An absent chunk is then never skipped as zeros: zarr-python fills it.
+    if storage is None or naming is None:
         storage = _zarr_python_storage(store, axes)
-        naming = naming if fill == 0 else None
     outer, codec, layout = storage
+    if isinstance(codec, ZarrCodec):
+        codec.check_settings()
+    fill = _parse_fill_value(document.get("fill_value"), np.dtype(codec.dtype))
     size, chunk, file = pick_cxyz(shape, axes), pick_cxyz(codec.chunk_shape, axes), pick_cxyz(outer, axes)
     dtype = stored_dtype(codec.dtype)
     grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
     identity = JsonIdentity(
         store, name, read_record_state(store, name) if store.is_local and not is_new else None, canonical_json(document, _IGNORED_KEYS), _IGNORED_KEYS
     )
-    return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill or 0)
+    return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill)
 
 
 def _zarr_python_storage(store: Store, axes: str) -> _Storage:
-    item = open_array(store)
+    try:
+        item = open_array(store)
+    except ValueError as error:
+        if str(error).startswith("Unknown "):  # codec or chunk key encoding
+            raise UnsupportedError(f"zarr-python cannot open it: {error}; if a package registers it, install that package") from None
+        raise
     chunk = tuple(max(1, n) for n in item.chunks)
     shard = tuple(max(1, n) for n in item.shards or chunk)
-    return shard, ZarrCodec(np.dtype(item.dtype).str, chunk, axes, tuple(range(len(chunk)))), ZarrPythonReader(axes)
+    return shard, ZarrPythonCodec(np.dtype(item.dtype).str, chunk, axes), ZarrPythonReader(axes, item.shards is not None)
 
 
-def _parse_fill_value(value: Any) -> int | float | None:
-    """Parse a fill value; None if it is not supported. JSON has no NaN, so both versions spell it (Zarr v3, "Fill value")."""
-    if value is None:
+def _parse_fill_value(value: Any, dtype: np.dtype[Any]) -> int | float:
+    """Parse a fill value (Zarr v3, "Fill value"); raises ValueError if it is no value of the type."""
+    if value is None:  # undefined
         return 0
-    if isinstance(value, (int, float)):
-        return value
-    return {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.get(value) if isinstance(value, str) else None
+    try:
+        if dtype.kind == "f":
+            return _parse_real(value, dtype)
+        number = int(value)
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if low <= number <= high and (not isinstance(value, float) or number == value):
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"fill_value: expected a value of type {dtype.name}, found {value!r}")
+
+
+def _parse_real(value: Any, dtype: np.dtype[Any]) -> float:
+    """Parse a real number. JSON has no NaN, so both versions spell it; version 3 also has the bits as hexadecimal digits."""
+    if not isinstance(value, str) or value[:2].lower() != "0x":
+        with np.errstate(over="ignore"):
+            return float(dtype.type(float(value)))
+    (number,) = np.frombuffer(bytes.fromhex(value[2:]), dtype.newbyteorder(">"))  # another number of digits is an error
+    return float(number)
 
 
 def _parse_naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> GridNaming | None:
@@ -164,7 +219,7 @@ def _parse_storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None
 def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
     """Parse the ``zarr.json`` of an array; None if zarr-python must read it."""
     grid, codecs, data_type = document.get("chunk_grid") or {}, document.get("codecs") or [], document.get("data_type")
-    if grid.get("name") != "regular" or document.get("storage_transformers") or not isinstance(data_type, str) or data_type not in _DTYPES:
+    if not isinstance(data_type, str) or data_type not in _DTYPES:
         return None
     outer = tuple(max(1, int(n)) for n in grid["configuration"]["chunk_shape"])
     codecs = _as_objects(codecs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, TruncatedError
+from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ_MEMORY_NBYTES, ZLIB, Stream, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.kernels.codecs.blosc_frames import encode_frame
@@ -115,13 +116,29 @@ SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrCodec(ChunkCodec):
-    """Codec of the chunks of one array: the order of the axes, the type of the values, then filters and compressors."""
+class ZarrChunks(ChunkCodec):
+    """Codec of the chunks of one array: their type, shape and axes."""
 
     dtype: str
     """Stored type of the values, with its byte order."""
     chunk_shape: tuple[int, ...]
     axes: str
+
+    @property
+    @abstractmethod
+    def compression(self) -> tuple[str, int | None]:
+        """Compressor and its level: ``raw`` for no stages, an empty name if they cannot be stated."""
+
+    @property
+    def blosc(self) -> tuple[str, int] | None:
+        """Compressor inside Blosc and its shuffle as a number, None for other compressors."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrCodec(ZarrChunks):
+    """Codec of chunks that are decoded here: the order of the axes, then filters and compressors."""
+
     order: tuple[int, ...]
     """Axis numbers in stored order, the fastest one last."""
     stages: tuple[tuple[str, str], ...] = ()
@@ -130,6 +147,11 @@ class ZarrCodec(ChunkCodec):
     """Number of leading stages that are filters, which may enlarge a chunk."""
 
     decodes_chunks = True
+
+    def check_settings(self) -> None:
+        """Raise UnsupportedError for a filter or compressor that is unknown or has unknown settings, before any chunk is read."""
+        for kind, settings in self.stages:
+            _check_settings(kind, _parsed(settings))
 
     @property
     def is_delimited(self) -> bool:  # type: ignore[override]
@@ -142,7 +164,6 @@ class ZarrCodec(ChunkCodec):
 
     @property
     def compression(self) -> tuple[str, int | None]:
-        """Compressor and its level: ``raw`` for no stages, an empty name for more than one."""
         if len(self.stages) != 1:
             return "" if self.stages else "raw", None
         kind, settings = self.stages[0]
@@ -151,7 +172,6 @@ class ZarrCodec(ChunkCodec):
 
     @property
     def blosc(self) -> tuple[str, int] | None:
-        """Compressor inside Blosc and its shuffle as a number, None for other compressors."""
         if self.compression[0] != "blosc":
             return None
         options = json.loads(self.stages[0][1])
@@ -239,6 +259,29 @@ def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int, memory: np
     if kind not in BOUNDED_COMPRESSORS:
         return codec.decode(data)
     return decode_bounded(kind, _parsed(settings), bytes(data), max_nbytes, codec.decode, memory)
+
+
+_SETTINGS = {
+    "gzip": {"level"}, "zlib": {"level"}, "bz2": {"level"}, "lzma": {"format", "check", "preset", "filters"}, "zstd": {"level", "checksum"},
+    "blosc": {"cname", "clevel", "shuffle", "blocksize", "typesize"}, "lz4": {"acceleration"}, "crc32c": set(),
+}  # fmt: skip
+_BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+
+
+def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
+    if kind in _SETTINGS:
+        unknown = sorted(settings.keys() - _SETTINGS[kind])
+        if unknown:
+            raise UnsupportedError(f"compression {kind!r} has the unknown setting {unknown[0]!r}, expected {', '.join(sorted(_SETTINGS[kind]))}")
+        if kind == "blosc" and settings.get("cname", "lz4") not in _BLOSC_COMPRESSORS:
+            raise UnsupportedError(f"compressor {settings['cname']!r} inside Blosc is unknown, expected one of {', '.join(_BLOSC_COMPRESSORS)}")
+        return
+    try:
+        _compressor(kind, json.dumps(settings, sort_keys=True))
+    except ModuleNotFoundError:  # reading a chunk names the package; metadata are read without it
+        return
+    except Exception as error:  # numcodecs raises errors of many kinds for settings that it does not accept
+        raise UnsupportedError(f"filter or compression {kind!r} is not available: {error or type(error).__name__}; install the package that has it") from None
 
 
 _parsed = lru_cache(maxsize=64)(json.loads)  # parsing for every chunk takes a part of the time that decoding takes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.zarr.codec import SHUFFLES, ZarrCodec
+from wkwdask.formats.zarr.codec import SHUFFLES, ZarrChunks
 from wkwdask.formats.zarr.documents import array_document, raw_codecs, zarr_shape
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.model.codec import LZ4_BLOCK
@@ -84,7 +84,7 @@ class ArrayEncoding:
 
 def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
     """Fill missing options with the encoding of another Zarr array."""
-    if not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
+    if not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrChunks):
         return options
     chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
     if shard_shape is None:
@@ -98,7 +98,7 @@ def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions
 
 def blosc_of(like: Volume | None) -> tuple[str, int]:
     """Return the compressor inside Blosc and the shuffle of a Zarr array that uses Blosc, else the default."""
-    return (like.codec.blosc if isinstance(like, StoredArray) and isinstance(like.codec, ZarrCodec) else None) or BLOSC
+    return (like.codec.blosc if isinstance(like, StoredArray) and isinstance(like.codec, ZarrChunks) else None) or BLOSC
 
 
 def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str, *, is_label: bool) -> ArrayEncoding:

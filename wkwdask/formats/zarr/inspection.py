@@ -178,7 +178,7 @@ def _unlisted_arrays(group: Node, folder: str, first: Node | None) -> Iterator[F
         try:
             node = read_node(f"{folder}/{name}")
             is_level = node is not None and (first is None or len(node.shape) == len(first.shape))
-        except CorruptError:
+        except (CorruptError, UnsupportedError):
             is_level = True
         if is_level:
             yield Fault("level.unlisted", f"{folder}/{name}", "an array", f"one of {', '.join(sorted(listed))}")

@@ -16,6 +16,7 @@ from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
 from wkwdask.formats.zarr.documents import FILE_NAME, INNER_BOX
+from wkwdask.formats.zarr.extensions import check_members
 from wkwdask.formats.zarr.ngff import NgffImage, NgffLevel, check_version, parse_image, place_levels
 from wkwdask.formats.zarr.ngff_copy import NgffGroup
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -122,6 +123,7 @@ def read_node(location: str) -> Node | None:
         if document.get("zarr_format") != 3 or document.get("node_type") not in ("array", "group"):
             what = f"zarr_format {document.get('zarr_format')!r}, node_type {document.get('node_type')!r}"
             raise CorruptError(f"{store.path_of('zarr.json')}: not readable as Zarr array or group: expected an array or a group of version 3, found {what}")
+        check_members(document, store.path_of("zarr.json"))
         inside = (document.get("consolidated_metadata") or {}).get("metadata")
         return Node(
             with_witness(store, "zarr.json"),

@@ -13,6 +13,7 @@ from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.zarr.coordinate_systems import check_unreferenced, in_style_of, intrinsic_axes, parse_placed
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document, is_view
+from wkwdask.formats.zarr.extensions import check_members
 from wkwdask.formats.zarr.ngff import (
     LABELS,
     check_version,
@@ -43,6 +44,7 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
     if document is not None:
         if document.get("node_type") != "group" or not isinstance(document.get("attributes", {}), dict):
             raise CorruptError(f"{folder}/{FILE_NAME}: expected a group, found node_type {document.get('node_type')!r}")
+        check_members(document, f"{folder}/{FILE_NAME}")
         return 3, document.get("attributes", {})
     if _read(f"{folder}/{_GROUP}") is not None:
         return 2, _read(f"{folder}/{_ATTRIBUTES}") or {}

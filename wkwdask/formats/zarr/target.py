@@ -11,7 +11,7 @@ from wkwdask.errors import ExistsError, FormatError, MetadataWarning, Unsupporte
 from wkwdask.formats.roots import Root
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
-from wkwdask.formats.zarr.codec import ZarrCodec
+from wkwdask.formats.zarr.codec import ZarrChunks
 from wkwdask.formats.zarr.documents import FILE_NAME, INNER_BOX, VIEW_MARK, array_record, format_document, new_axes
 from wkwdask.formats.zarr.encoding import (
     BLOSC,
@@ -141,7 +141,7 @@ class NgffTarget(TargetFolder):
     def _copied_entry(self, spec: LevelSpec, version: str, like: Volume | None) -> dict[str, Any] | None:
         """Return the dataset entry of a copied level; None for a level whose axes or version differ from those of its source."""
         source = self._source
-        if not spec.is_copy or source is None or source.version != version or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
+        if not spec.is_copy or source is None or source.version != version or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrChunks):
             return None
         level, axes = self.destination.image.level_of(like), like.codec.axes
         entry = None if level is None else source.entry_of(level.key, len(axes))
@@ -269,7 +269,7 @@ class ArrayTarget(TargetFolder):
     def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
         node, spec = read_node(self.folder), specs[0]
-        if node is None or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec) or [spec.box.mag for spec in specs] != [like.mag]:
+        if node is None or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrChunks) or [spec.box.mag for spec in specs] != [like.mag]:
             raise UnsupportedError(f"{self.folder}: is a single Zarr array, and levels need an image: write it as a level of one with save()")
         encoding = choose_encoding(spec, with_defaults_from(options, like), "0.4" if node.record == ".zarray" else "0.5", like.codec.axes, is_label=False)
         target = _target_array(self.folder, spec, encoding, node, keeps_place=False)

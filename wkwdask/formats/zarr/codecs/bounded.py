@@ -86,7 +86,7 @@ class _BoundedCodec(BytesBytesCodec):
         for codec in self.before:
             with contextlib.suppress(NotImplementedError):
                 nbytes = max(nbytes, codec.compute_encoded_size(nbytes, spec))
-            if not codec.is_fixed_size:
+            if not getattr(codec, "is_fixed_size", False):  # some codecs do not state it
                 nbytes = max_compressed_nbytes(nbytes)
         return nbytes
 
