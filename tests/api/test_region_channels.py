@@ -249,6 +249,11 @@ def test_update_rebuilds_coarser_levels_in_every_channel(image):
     wkwdask.build_pyramid(f"zarr://{folder}", mags=["2"], method="mean", update="content")
     check_image(layout, folder, fine, mean_of(fine))
     assert "0 of them changed" in wkwdask.build_pyramid(f"zarr://{folder}", mags=["2"], method="mean", update="content").note
+    paths = [path for path in sorted((folder / "1").rglob("*")) if path.is_file() and layout.file_of(str(path.relative_to(folder / "1")))]
+    paths[-1].unlink()
+    assert wkwdask.verify(f"zarr://{folder}").kinds() == {"file.lost": 1}
+    wkwdask.repair(f"zarr://{folder}", method="mean")
+    check_image(layout, folder, fine, mean_of(fine))
 
 
 def test_repair_rebuilds_a_differing_level_in_every_channel(image):

@@ -47,6 +47,8 @@ class ArrayCheck:
     """Whether chunks are decoded."""
     find_largest: bool = False
     """Whether the largest value is determined."""
+    lost: frozenset[Vec3] = frozenset()
+    """Shards with lost files, counted from the array's first voxel."""
 
     @property
     def folder(self) -> str:
@@ -155,11 +157,13 @@ class ArrayCheck:
 
     def open_damaged(self, shard: Vec3) -> ArrayCheck:
         """Return the reader of the chunks of a broken shard."""
-        del shard
-        return self
+        return replace(self, lost=self.lost & {shard})
 
     def intact_parts(self, block: Vec3) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Yield first channel and voxels (c, x, y, z) of each intact or absent chunk at an index along x, y, z in the grid."""
+        """Yield first channel and voxels (c, x, y, z) of each intact chunk at an index along x, y, z.
+
+        Absent chunks are intact, unless files of the shard are lost.
+        """
         array, grid = self.array, self.array.grid
         assert array.naming is not None
         assert grid.file is not None
@@ -176,6 +180,8 @@ class ArrayCheck:
                         out[tuple(map(slice, chunk.voxels.shape))] = chunk.voxels
                     elif self.stored_cells((c, x, y, z), opened, one):
                         continue
+                elif self.lost:
+                    continue
             yield cell[0] * grid.chunk[0], out[: grid.size[0] - cell[0] * grid.chunk[0]]
 
     def _decode(self, cell: Vec4, data: bytes, path: str, offset: int, faults: FaultList) -> npt.NDArray[Any] | None:

@@ -138,9 +138,4 @@ class ArrayRepair:
 
     def _state_of(self, shard: Vec3) -> tuple[int, int]:
         """Return size and modification time of a shard, or size and digest of a group of files, as file records have them."""
-        array = relative_to(self.check.array, self.check.array.origin)
-        if array.has_single_file_shards:
-            (state,) = self._store.states([self.check.name_of((0, *shard), 0)])
-            return (0, 0) if state is None else (state.nbytes, state.mtime_ns)
-        _, nbytes, digest = array.group_state(shard)
-        return nbytes, digest
+        return relative_to(self.check.array, self.check.array.origin).group_state(shard)[1:]

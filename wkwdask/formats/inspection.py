@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
@@ -85,7 +86,7 @@ class LevelScope(Protocol):
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the level has files, and their layout is known."""
+        """Whether the level has files, or lost them, and their layout is known."""
 
     @property
     def can_be_written(self) -> bool:
@@ -116,6 +117,9 @@ class LevelScope(Protocol):
 
     def files_of(self, shard: Vec3) -> list[Any]:
         """List the existing files of a shard, in the form that :meth:`FileCheck.check_files` accepts."""
+
+    def state_of(self, shard: Vec3) -> tuple[int, int]:
+        """Return size and modification time of a shard, or size and digest of a group of files, as file records have them; zeros if it is absent."""
 
     def repairer(self) -> LevelRepair | None:
         """Return the repair of broken shards from their intact chunks, None if there is no such repair."""
@@ -216,7 +220,10 @@ class ArrayScope(LevelScope):
         return sorted((listed.file, listed.variant) for listed in self._listed())
 
     def check(self, *, decode: bool) -> ArrayCheck:
-        return ArrayCheck(self.array.without_listing(), decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
+        return ArrayCheck(self.array.without_listing(), decode, self._find_largest(decode=decode), self._lost if decode else frozenset())
+
+    def _find_largest(self, *, decode: bool) -> bool:
+        return decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4
 
     def files_per_task(self) -> int:
         grid = self.array.grid
@@ -224,8 +231,8 @@ class ArrayScope(LevelScope):
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the array has files, each with a box of chunks."""
-        return self.array.grid.file is not None and self.array.has_shards()
+        """Whether the array has or had files, each with a box of chunks."""
+        return self.array.grid.file is not None and (self.array.has_shards() or bool(self._lost))
 
     @property
     def can_be_written(self) -> bool:
@@ -267,6 +274,9 @@ class ArrayScope(LevelScope):
         paths = set(self.paths_of(shard))
         return [(listed.file, listed.variant) for listed in self._listed() if listed.entry.path in paths]
 
+    def state_of(self, shard: Vec3) -> tuple[int, int]:
+        return self._relative_array().group_state(shard)[1:]
+
     def repairer(self) -> LevelRepair | None:
         layout = self.array.layout
         return ArrayRepair(self.check(decode=True)) if isinstance(layout, (SingleFiles, RewritableShards)) else None
@@ -281,16 +291,47 @@ class ArrayScope(LevelScope):
             if listed.entry.path in faults:
                 x, y, z = (n * edge // unit for n, edge, unit in zip(listed.file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True))
                 by_shard.setdefault((x, y, z), []).extend(faults[listed.entry.path])
-        for shard in self._lost():
-            path = self._relative_array().shard_path(shard)
-            by_shard.setdefault(shard, []).extend(fault for fault in faults.get(path, ()) if fault.kind == "file.lost")
+        for shard, fault in self._lost_files().items():
+            known = by_shard.get(shard, [])
+            if fault in faults.get(fault.path, ()) and fault not in known:
+                by_shard[shard] = [*known, fault]
         return {shard: shard_faults for shard, shard_faults in by_shard.items() if shard_faults}
 
-    def _lost(self) -> list[Vec3]:
-        """List the missing shards that the file record of the job that wrote the level lists."""
-        record, stored = read_file_record(self.folder), set(self.shards())
-        rows = [] if record is None else record.tolist()
-        return [(x, y, z) for x, y, z, nbytes, _, _ in rows if nbytes and (x, y, z) not in stored]
+    def _lost_files(self) -> dict[Vec3, Fault]:
+        """Return a fault for each shard with lost files, by the record of the job that wrote the level."""
+        record, array = read_file_record(self.folder) if self.array.can_list else None, self._relative_array()
+        if record is None:
+            return {}
+        faults, sizes = {}, {(x, y, z): nbytes for x, y, z, nbytes, _ in array.stored_states().tolist()}
+        for x, y, z, nbytes, _, _ in record.tolist():
+            found = sizes.get((x, y, z), 0)
+            if found < nbytes and (not found or self._has_lost_files((x, y, z))):
+                what = "no such file" if not found else f"{found} bytes in the files of its group"
+                faults[x, y, z] = Fault("file.lost", array.shard_path((x, y, z)), what, f"{nbytes} bytes, as they were written")
+        return faults
+
+    def _has_lost_files(self, shard: Vec3) -> bool:
+        """Return whether files are gone from a group that is smaller than recorded."""
+        array = self._relative_array()
+        (recorded,), stored = array.store.states([FILE_RECORD_NAME]), array.states_of_shard(shard)
+        # A file that other software wrote is newer than the record. Entries that are no files have faults of their own.
+        is_older = recorded is not None and all(state.mtime_ns <= recorded.mtime_ns for _, state in stored)
+        return is_older and not array.has_single_file_shards and len(array.files_of_shard(shard)) == len(stored)
+
+    @cached_property
+    def _lost(self) -> frozenset[Vec3]:
+        """Return the shards with lost files; none if the record is damaged."""
+        try:
+            return frozenset(self._lost_files())
+        except (CorruptError, OSError):
+            return frozenset()
+
+    def record_faults(self) -> Iterator[Fault]:
+        """Yield the faults of files that the job that wrote the level recorded."""
+        try:
+            yield from self._lost_files().values()
+        except (CorruptError, OSError) as error:
+            yield Fault("record.broken", f"{self.folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "))
 
     def faults(self, known_names: Sequence[str]) -> Iterator[Fault]:
         """Yield faults of the folder: lost files, and unexpected names."""
@@ -300,11 +341,7 @@ class ArrayScope(LevelScope):
         listed = {file.entry.path for file in self._listed()}
         if not listed:
             yield Fault("mag.empty", self.folder, "0 files")
-        try:
-            for shard in self._lost():
-                yield Fault("file.lost", self._relative_array().shard_path(shard), "no such file", "files as they were written")
-        except (CorruptError, OSError) as error:
-            yield Fault("record.broken", f"{self.folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "))
+        yield from self.record_faults()
         strays = []
         for folder, _, names in files.walk(self.folder) if self.array.store.is_local else ():
             for name in sorted(names):

@@ -503,9 +503,13 @@ class StoredArray(RandomAccessVolume):
             units[...] = rows[:, 1:4] * self.grid.file[1:] // self.grid.unit
         return self._moved(summed_states(units, rows))
 
+    def states_of_shard(self, unit: Vec3) -> list[tuple[Vec4, FileVariant]]:
+        """Return the states of the stored files of a shard, given by its index counted from the array's first voxel."""
+        return list(self._file_states(self._files_of_units([range(n, n + 1) for n in unit])))
+
     def group_state(self, unit: Vec3) -> tuple[int, int, int]:
-        """Return number, size and digest of the files of a group, as :meth:`stored_states` combines them."""
-        file_states = list(self._file_states(self._files_of_units([range(n, n + 1) for n in unit])))
+        """Return number and size of the files of a shard, and the digest of a group or the time of a single file, as :meth:`stored_states` has them."""
+        file_states = self.states_of_shard(unit)
         states = self._states(iter(file_states))
         return len(file_states), sum(variant.nbytes for _, variant in file_states), int(states[0, 4]) if file_states else 0
 

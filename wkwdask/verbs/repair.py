@@ -333,7 +333,8 @@ class Repair:
             return False
         is_recorded, differs = rebuild.provenance.is_recorded, self._differs(file)
         how = f"from mag {rebuild.provenance.finer.name}, {rebuild.basis}"
-        if file.repairer is not None and (file.num_sound or file.repairer.keeps_files) and not is_recorded and not differs:
+        is_kept = file.repairer is not None and (file.num_sound or file.repairer.keeps_files) and not file.has("file.lost")
+        if is_kept and not is_recorded and not differs:
             # Its intact blocks equal the computed ones, so only the others are rebuilt. They get the compression of the mag, and all blocks of a file must
             # have the same one.
             if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):

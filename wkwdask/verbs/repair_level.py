@@ -132,8 +132,8 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
     patch_file_record(folder, dict.fromkeys(states, (0, 0)))  # if this repair is killed, no record describes files that it has replaced
     for path, shard, why in plan.quarantined:
         quarantine(path, folder, path[len(folder) + 1 :], why)
-        if shard is not None and not plan.scope.files_of(shard):
-            states[shard] = (0, 0)
+        if shard is not None:
+            states[shard] = plan.scope.state_of(shard)
     for path, why in plan.quarantined_copies:
         quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)
 

@@ -253,7 +253,7 @@ class ScaleScope(ArrayScope):
         return replace(target, array=replace(target.array, naming=suffixed.naming, codec=suffixed.codec))
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
-        return PrecomputedCheck(self.array.without_listing(), decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
+        return PrecomputedCheck(self.array.without_listing(), decode, self._find_largest(decode=decode), self._lost if decode else frozenset())
 
 
 def inspect_volume(url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, method_of: Callable[[str], str]) -> Scope:
@@ -296,6 +296,8 @@ def _scale_scopes(source: VolumeSource, level: Level, name: str, method: str | N
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
         title, document = (scale.key if mag is None else mag.name) + size, f"{source.store.url}/{FILE_NAME}"
         scopes.append(ScaleScope(name, level, by_written_units(volume), method, document, title, listing))
+    if len(scopes) == 1 and files.isdir(volumes[0].folder):  # jobs write scales with one chunk size
+        faults += scopes[0].record_faults()
     folder = volumes[0].folder
     if not any(scope.listing for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):
         faults.append(Fault("mag.empty", folder, "0 files" if files.isdir(folder) else "no folder"))

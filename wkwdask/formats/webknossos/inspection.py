@@ -100,11 +100,22 @@ class MagScope(LevelScope):
 
     @property
     def can_be_read(self) -> bool:
-        return self.header is not None and bool(len(self.listing.shards))
+        return self.header is not None and (bool(len(self.listing.shards)) or (self.box is not None and self._has_record))
 
     @property
     def document(self) -> str:  # type: ignore[override]
         return f"{self.folder}/{HEADER_NAME}"
+
+    @property
+    def _has_record(self) -> bool:
+        return self.record is not None and bool(self.record[:, 3].any())
+
+    def state_of(self, shard: Vec3) -> tuple[int, int]:
+        try:
+            status = files.stat(file_path(self.folder, shard))
+        except (FileNotFoundError, NotADirectoryError):
+            return 0, 0
+        return status.st_size, status.st_mtime_ns
 
     def volume(self) -> StoredArray:
         """Open the mag by its expected header, even if ``header.wkw`` is broken."""

@@ -1,0 +1,120 @@
+"""Files that a job wrote and that are gone: the record of the job reveals them in every format."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("zarr", reason="zarr is not installed")
+import zarr
+
+import wkwdask
+
+FORMS = {
+    "wkw": ("{}/wkw/1", {"block_len": 8, "file_len": 2}),
+    "zarr": ("zarr://{}/image.zarr", {"chunk_shape": (8, 8, 8), "shard_shape": (8, 8, 8)}),
+    "zarr-shards": ("zarr://{}/image.zarr", {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)}),
+    "ngff-0.4": ("zarr://{}/image.zarr", {"chunk_shape": (8, 8, 8), "ngff": "0.4"}),
+    "n5": ("n5://{}/image.n5/s0", {"chunk_shape": (8, 8, 8)}),
+    "precomputed": ("precomputed://{}/volume", {"chunk_shape": (8, 8, 8), "shard_shape": (8, 8, 8)}),
+    "precomputed-shards": ("precomputed://{}/volume", {"chunk_shape": (8, 8, 8), "shard_shape": (16, 16, 16)}),
+}
+SINGLE = ("wkw", "zarr-shards", "precomputed-shards")
+"""Forms whose record has one row for each file."""
+
+
+def voxels():
+    array = np.random.default_rng(7).integers(1, 200, (1, 40, 32, 24), np.uint8)
+    array[:, :8, :8, :8] = 0
+    return array
+
+
+def data_files(folder):
+    """List the data files below a folder."""
+    documents = ("info", "provenance", "header.wkw")
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    return [path for path in paths if path.name not in documents and path.suffix != ".json"]
+
+
+@pytest.fixture(params=FORMS)
+def written(request, tmp_path):
+    url, options = FORMS[request.param]
+    wkwdask.save(voxels(), url.format(tmp_path), voxel_size=(4, 4, 4), **options)
+    assert wkwdask.verify(url.format(tmp_path)).is_sound
+    return request.param, url.format(tmp_path), data_files(tmp_path)
+
+
+def test_one_lost_file_is_an_error(written):
+    _, url, paths = written
+    paths[len(paths) // 2].unlink()
+    report = wkwdask.verify(url)
+    assert not report.is_sound
+    assert report.kinds() == {"file.lost": 1}
+
+
+def test_files_that_are_all_lost_are_errors(written):
+    _, url, paths = written
+    for path in paths:
+        path.unlink()
+    report = wkwdask.verify(url)
+    assert not report.is_sound
+    assert set(report.kinds()) == {"file.lost", "mag.empty"}
+
+
+def test_restored_file_is_sound(written, tmp_path):
+    _, url, paths = written
+    shutil.copyfile(paths[0], tmp_path / ".kept")
+    paths[0].unlink()
+    shutil.copyfile(tmp_path / ".kept", paths[0])
+    assert not wkwdask.verify(url).faults
+
+
+def test_copy_without_times_is_sound_until_its_files_are_lost(written, tmp_path):
+    _, url, _ = written
+    copy = tmp_path.with_name(f"{tmp_path.name}-copy")
+    shutil.copytree(tmp_path, copy, copy_function=shutil.copyfile)
+    url = url.replace(str(tmp_path), str(copy))
+    assert not wkwdask.verify(url).faults
+    for path in data_files(copy):
+        path.unlink()
+    assert "file.lost" in wkwdask.verify(url).kinds()
+
+
+@pytest.mark.parametrize("form", ["zarr", "ngff-0.4"])
+def test_file_that_other_software_wrote_is_sound(tmp_path, form):
+    url, options = FORMS[form]
+    wkwdask.save(voxels(), url.format(tmp_path), voxel_size=(4, 4, 4), **options)
+    array = zarr.open_array(tmp_path / "image.zarr" / "1", mode="r+")
+    array[:8, 8:16, :8] = np.random.default_rng(3).integers(0, 9, (8, 8, 8))
+    assert not wkwdask.verify(url.format(tmp_path)).faults
+
+
+def test_region_write_updates_the_record(written):
+    _, url, _ = written
+    wkwdask.save(np.zeros((1, 20, 20, 20), np.uint8), url, region=((0, 0, 0), (20, 20, 20)))
+    assert not wkwdask.verify(url).faults
+
+
+def test_quarantine_updates_the_record(written):
+    name, url, paths = written
+    paths[-1].write_bytes(paths[-1].read_bytes()[:5])
+    wkwdask.repair(url, quarantine=True)
+    report = wkwdask.verify(url)
+    assert set(report.kinds()) <= {"quarantine", "mag.empty"}, f"{name}: {report}"
+
+
+@pytest.mark.parametrize("method", [None, "mean"])
+def test_lost_file_of_a_coarser_level_is_rebuilt(written, tmp_path, method):
+    name, url, before = written
+    image = url.removesuffix("/1").removesuffix("/s0")
+    wkwdask.build_pyramid(image, mags=["2"], method="mean")
+    coarse = sorted({*data_files(tmp_path)} - {*before})
+    expected = wkwdask.read(image, mag="2")
+    coarse[-1].unlink()
+    assert "file.lost" in wkwdask.verify(image).kinds()
+    wkwdask.repair(image, method=method)
+    assert coarse[-1].exists(), name
+    np.testing.assert_array_equal(wkwdask.read(image, mag="2"), expected)
+    assert wkwdask.verify(image, pyramid=True).is_sound
