@@ -197,7 +197,7 @@ def test_where_restricts_the_work_to_a_box(dataset):
         boxes.append(box)
         return em
 
-    wkwdask.apply(note, dataset / "color" / "1", dataset / "part" / "1", where=(30, 10, 0, 20, 30, 20), chunks=16)
+    wkwdask.apply(note, dataset / "color" / "1", dataset / "part" / "1", where=((30, 10, 0), (50, 40, 20)), chunks=16)
     expected = np.zeros_like(volume())
     part = (slice(17, 37), slice(2, 32), slice(0, 15))
     expected[part] = volume()[part]
@@ -206,7 +206,7 @@ def test_where_restricts_the_work_to_a_box(dataset):
     assert all(BoundingBox((30, 10, 5), (20, 30, 15)).contains(box) for box in (trial, *boxes))
     assert sum(box.volume for box in boxes) == 20 * 30 * 15
     with pytest.raises(BoundsError, match="lies outside of its box"):
-        wkwdask.apply(note, dataset / "color" / "1", dataset / "none" / "1", where=(300, 10, 0, 20, 30, 20))
+        wkwdask.apply(note, dataset / "color" / "1", dataset / "none" / "1", where=((300, 10, 0), (320, 40, 20)))
 
 
 def test_skip_empty_skips_bricks_without_files(dataset):
@@ -243,7 +243,7 @@ def test_reductions_combine_the_values_of_all_bricks(dataset):
     color = dataset / "color" / "1"
     assert wkwdask.apply(lambda em: int(em.sum()), color, chunks=16) == volume().sum()
     assert wkwdask.apply(np.max, color, combine=max, chunks=16) == volume().max()
-    assert wkwdask.apply(lambda em: int(em.sum()), color, where=(30, 10, 0, 20, 30, 20), chunks=16) == volume()[17:37, 2:32, 0:15].sum()
+    assert wkwdask.apply(lambda em: int(em.sum()), color, where=((30, 10, 0), (50, 40, 20)), chunks=16) == volume()[17:37, 2:32, 0:15].sum()
     assert wkwdask.apply(lambda em: None, color, combine=lambda a, b: None) is None
     for options in ({"halo": 1}, {"mask": color}):
         with pytest.raises(ValueError, match="halo= and mask= need a target"):

@@ -207,7 +207,7 @@ def test_where_cuts_components_at_its_border(dataset):
     labels = snake()
     wkwdask.write(dataset / "seg" / "1", OFFSET, labels, **SMALL)
     low, size = (20, 19, 11), (30, 22, 17)
-    wkwdask.connected_components(dataset / "seg" / "1", dataset / "cc" / "1", where=(*low, *size), connectivity=6)
+    wkwdask.connected_components(dataset / "seg" / "1", dataset / "cc" / "1", where=(low, np.add(low, size)), connectivity=6)
     inside = tuple(slice(a - o, a - o + n) for a, o, n in zip(low, OFFSET, size, strict=True))
     expected = np.zeros(labels.shape, np.int64)
     expected[inside] = of_labels(labels[inside], 6)
@@ -349,7 +349,7 @@ def test_malformed_calls_are_refused(dataset):
         (ValueError, "has 3 channels, expected one", lambda: wkwdask.connected_components(dataset / "rgb", target)),
         (TypeError, "only equal integers can be joined: set threshold=", lambda: wkwdask.connected_components(dataset / "float", target)),
         (TypeError, "ids are integers", lambda: wkwdask.connected_components(source, target, dtype=np.float32)),
-        (BoundsError, "lies outside of its box", lambda: wkwdask.connected_components(source, target, where=(500, 0, 0, 9, 9, 9))),
+        (BoundsError, "lies outside of its box", lambda: wkwdask.connected_components(source, target, where=((500, 0, 0), (509, 9, 9)))),
     ]:
         with pytest.raises(error, match=match):
             call()

@@ -528,7 +528,7 @@ def test_command(tmp_path):
     found = wkwdask.read(tmp_path / "ds", layer="em", mag=1)[0].T
     np.testing.assert_array_equal(found, np.rint(array * (255 / 51000)))
     assert len(document_of(tmp_path / "ds")["dataLayers"][0]["mags"]) > 1
-    done = run("convert", tmp_path / "ds" / "em" / "1", tmp_path / "b.npy", "--box", "5,6,7,10,10,10")
+    done = run("convert", tmp_path / "ds" / "em" / "1", tmp_path / "b.npy", "--bounding-box", "5,6,7,10,10,10")
     assert "b.npy: 1 file, 1,000 voxels" in done.output
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), found[:10, :10, :10])
     done = run_here("convert", tmp_path / "a.npy", tmp_path / "x", "--voxel-size", "4,4")

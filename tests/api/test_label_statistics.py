@@ -306,7 +306,7 @@ def test_command(floats, tmp_path):
     table = pd.read_parquet(tmp_path / "table.parquet")
     pd.testing.assert_frame_equal(table, found)
     assert table.attrs == found.attrs
-    printed = run_here("labels", dataset, "--with-zero", "--box", "3,0,0,10,10,10").output
+    printed = run_here("labels", dataset, "--with-zero", "--bounding-box", "3,0,0,10,10,10").output
     assert printed.endswith("labels, 1,000 voxels\n")
     assert str(int(labels[:10, :10, :10].max())) in printed
 

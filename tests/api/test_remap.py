@@ -162,7 +162,7 @@ def test_ids_are_stored_in_the_requested_type(dataset):
 
 def test_where_restricts_the_mapping_to_a_box(dataset):
     low, size = (20, 19, 11), (30, 22, 17)
-    wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", PAIRS, where=(*low, *size))
+    wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", PAIRS, where=(low, np.add(low, size)))
     inside = tuple(slice(a - o, a - o + n) for a, o, n in zip(low, OFFSET, size, strict=True))
     expected = np.zeros(SHAPE, np.uint64)
     expected[inside] = mapped(labels(), PAIRS)[inside]

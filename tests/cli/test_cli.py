@@ -117,7 +117,7 @@ def test_dry_run_of_several_layers(dataset, call):
     assert mags_of(dataset) == ["1"]
 
 
-@pytest.mark.parametrize("other", [("--update",), ("--update-content",), ("--box", "5,6,7,9,9,9")])
+@pytest.mark.parametrize("other", [("--update",), ("--update-content",), ("--bounding-box", "5,6,7,9,9,9")])
 def test_dry_run_of_an_update_is_rejected(dataset, call, other):
     code, _, err = call("pyramid", dataset, "--layer", "color", "--dry-run", *other)
     assert code == 2
@@ -168,7 +168,7 @@ def test_overwrite_discards_an_interrupted_run(dataset, call):
     assert mags_of(dataset) == ["1", "2", "4"]
 
 
-@pytest.mark.parametrize("update", [("--update",), ("--update-content",), ("--box", "5,6,7,40,40,24")])
+@pytest.mark.parametrize("update", [("--update",), ("--update-content",), ("--bounding-box", "5,6,7,40,40,24")])
 def test_update(dataset, call, update):
     command = ("pyramid", dataset, "--layer", "color")
     code, _, err = call(*command, *update)
@@ -199,10 +199,14 @@ def test_update_excludes_overwrite_and_resume(dataset, call, more):
 
 @pytest.mark.parametrize("box", ["1,2,3", "a,b,c,d,e,f", "0,0,0,-1,1,1"])
 def test_malformed_boxes_are_errors(dataset, call, box):
-    for command in (("pyramid", dataset, "--layer", "color", "--box", box), ("components", dataset / "cells/1", dataset / "new/1", "--where", box)):
+    commands = {
+        "takes six whole numbers X,Y,Z,W,H,D": ("pyramid", dataset, "--layer", "color", "--bounding-box", box),
+        "takes two corners X,Y,Z:X,Y,Z": ("components", dataset / "cells/1", dataset / "new/1", "--where", box),
+    }
+    for message, command in commands.items():
         code, _, err = call(*command)
         assert code == 2
-        assert "takes six whole numbers X,Y,Z,W,H,D" in err
+        assert message in err
         assert repr(box) in err
 
 

@@ -43,7 +43,7 @@ def test_the_life_of_a_dataset(tmp_path, dataset):
     assert "mags none" in call("dataset", "remove-mag", path, "em", "1")
     assert "mags 1" in call("dataset", "add-mags", path, "em")
     assert "'em'" not in call("dataset", "remove-layer", path, "em")
-    assert "'em': segmentation, uint8" in call("dataset", "add-layer", path, "em", "--category", "segmentation", "--box", "0,0,0,20,18,16")
+    assert "'em': segmentation, uint8" in call("dataset", "add-layer", path, "em", "--category", "segmentation", "--bounding-box", "0,0,0,20,18,16")
     assert "voxels are" in call("dataset", "add-ref", path, f"{dataset.path}/seg", ok=False)
     assert f"mags 1 (at {dataset.path}/seg/1)" in call("dataset", "add-ref", path, f"{dataset.path}/seg", "--name", "cells", "--relative", "--any-voxel-size")
     shown = call("info", path)

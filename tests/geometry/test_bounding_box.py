@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import boxes, mags
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.geometry.mag import Mag
 
 MAG = Mag(2, 2, 1)
@@ -33,8 +34,6 @@ def _small():
         " 10,20,30;101,67,45 ",
         [10, 20, 30, 101, 67, 45],
         np.array([10, 20, 30, 101, 67, 45]),
-        ((10, 20, 30), (101, 67, 45)),
-        [[10, 20, 30], np.array([101, 67, 45])],
         BoundingBox((10, 20, 30), (101, 67, 45)),
     ],
 )
@@ -54,8 +53,25 @@ def test_parse_keeps_the_mag():
     "value", ["", "1,2,3", "1,2,3,4,5,6,7", "1,2,3,4,5,x", "1.5,2,3,4,5,6", [1, 2, 3], [1, 2, 3, 4, 5, 6.5], [[1, 2], [3, 4]], [[1, 2, 3]], 5, None, {}]
 )
 def test_no_box(value):
-    with pytest.raises(ValueError, match=r"a bounding box is six whole numbers \(x, y, z, width, height, depth\) or a pair \(topleft, size\), got"):
+    with pytest.raises(ValueError, match=r"a bounding box is six whole numbers \(x, y, z, width, height, depth\) in voxels of mag 1, got"):
         BoundingBox.parse(value)
+
+
+@pytest.mark.parametrize("pair", [((100, 100, 20), (150, 150, 70)), [[100, 100, 20], [150, 150, 70]], np.array([[100, 100, 20], [150, 150, 70]])])
+def test_a_pair_of_triples_has_two_readings(pair):
+    corner_and_size, corners = re.escape("(100, 100, 20, 150, 150, 70)"), re.escape("(100, 100, 20, 50, 50, 50)")
+    with pytest.raises(ValueError, match=f": write {corner_and_size} if the pair is a corner and a size, {corners} if it is two corners$"):
+        BoundingBox.parse(pair)
+    assert voxel_box(pair, MAG) == BoundingBox((100, 100, 20), (50, 50, 50), MAG)
+
+
+@pytest.mark.parametrize("numbers", [(100, 100, 20, 150, 150, 70), "100,100,20,150,150,70"])
+def test_six_numbers_are_no_corners(numbers):
+    size, corners = re.escape("((100, 100, 20), (250, 250, 90))"), re.escape("((100, 100, 20), (150, 150, 70))")
+    with pytest.raises(
+        ValueError, match=f"^where is a pair of corners .*: write {size} if they are a corner and a size .*, {corners} if they are two corners$"
+    ):
+        voxel_box(numbers, MAG, "where")
 
 
 def test_negative_size():

@@ -11,7 +11,6 @@ from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.errors import TaskFailedError
 from wkwdask.formats.opening import format_of_target
 from wkwdask.formats.registry import storage_records
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import make_options
 from wkwdask.runs.job import FlatJob, is_final, user_trace
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.runs.job import Task
 
 
@@ -34,7 +34,7 @@ def apply(
     *,
     halo: int | Sequence[int] = 0,
     mask: str | PathLike[str] | None = None,
-    where: BoundingBox | str | Sequence[Any] | None = None,
+    where: BoundingBox | Sequence[Sequence[int]] | None = None,
     skip_empty: bool = False,
     chunks: int | Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
@@ -73,8 +73,9 @@ def apply(
     mask : str or path, optional
         A mag of any resolution. Voxels where it is zero become zero, and bricks without other voxels are not computed. Needs a target; without one, pass the
         mask as a source.
-    where : BoundingBox, str or sequence, optional
-        Box to compute: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
+    where : BoundingBox or pair of corners, optional
+        Box to compute: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag of the result along x, y, z. Everything else
+        becomes zero.
     skip_empty : bool
         Do not compute bricks for which the first source (with the halo) is zero; they become zero. For functions that return zeros for zeros.
     chunks : int or sequence of 3 int, optional
@@ -152,7 +153,7 @@ def apply(
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     apply_options = ApplyOptions(
-        _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
+        _vec3(halo, "halo"), mask, where, skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
         dtype, channels, make_options(format_of_target(target).options, **options), category, token,
         tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, most_failures, allow_external,
     )  # fmt: skip

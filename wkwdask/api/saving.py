@@ -147,7 +147,7 @@ def save_as(
 
         def lay_out() -> StagedMags:
             image, volume = open_in_place(destination.url, destination.mag, allow_external=destination.allow_external)
-            return lay_out_region(image, volume, voxel_box(part, volume.box.mag), content, level, existing)
+            return lay_out_region(image, volume, voxel_box(part, volume.box.mag, "region"), content, level, existing)
 
         try:
             staged = lay_out()

@@ -12,7 +12,6 @@ from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.formats.opening import format_of_target
 from wkwdask.formats.registry import default_format, storage_records
 from wkwdask.formats.wkw.options import WkwOptions
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, open_labels
 from wkwdask.ids.id_source import mapping_path, write_mapping
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.api.options import MagLike
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.runs.report import Report
 
 
@@ -138,7 +138,7 @@ def connected_components(
     min_voxels: int = 0,
     layer: str | None = None,
     mag: MagLike | None = None,
-    where: BoundingBox | str | Sequence[Any] | None = None,
+    where: BoundingBox | Sequence[Sequence[int]] | None = None,
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
@@ -167,8 +167,9 @@ def connected_components(
         The layer, if the source is a dataset.
     mag : Mag, int or str, optional
         The mag, by default the finest.
-    where : BoundingBox, str or sequence, optional
-        Box to label: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero and joins no components.
+    where : BoundingBox or pair of corners, optional
+        Box to label: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag along x, y, z. Everything else becomes zero and
+        joins no components.
     dtype : dtype_like, optional
         Type of the ids; by default uint32, or uint64 for more than 2^32 - 1 components.
     existing : {"error", "resume", "overwrite"}
@@ -225,7 +226,7 @@ def connected_components(
     """
     from wkwdask.graphs.runners import num_workers, run_plan
 
-    components_options = ComponentsOptions(threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype)
+    components_options = ComponentsOptions(threshold, connectivity, min_voxels, where, dtype)
     labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
     return run_plan(lay_out_components(labels, _target_request(target, options, allow_external=allow_external), components_options, existing, num_workers()))
 
@@ -244,7 +245,7 @@ def remap(
     default: Literal["keep", "zero"] = "keep",
     layer: str | None = None,
     mag: MagLike | None = None,
-    where: BoundingBox | str | Sequence[Any] | None = None,
+    where: BoundingBox | Sequence[Sequence[int]] | None = None,
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
@@ -277,8 +278,8 @@ def remap(
         The layer, if the source is a dataset.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag, by default the finest.
-    where : BoundingBox, str or sequence, optional
-        Box to map: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
+    where : BoundingBox or pair of corners, optional
+        Box to map: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag along x, y, z. Everything else becomes zero.
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
     existing : {"error", "resume", "overwrite"}
@@ -330,9 +331,8 @@ def remap(
     >>> np.unique(wkwdask.read(f"{folder}/merged/1")).tolist()
     [0, 1, 2, 3, 4, 6]
     """
-    box = None if where is None else BoundingBox.parse(where)
     request = _target_request(target, options, allow_external=allow_external)
-    return _run_remap(source, request, mapping, RemapOptions(default, box, dtype), existing, layer, mag)
+    return _run_remap(source, request, mapping, RemapOptions(default, where, dtype), existing, layer, mag)
 
 
 def _run_remap(

@@ -49,7 +49,7 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
     Examples:
       wkwdask labels dataset
       wkwdask labels dataset --layer segmentation --color color -o table.csv
-      wkwdask labels dataset/segmentation/4-4-2 --box 0,0,0,2048,2048,512 -o table.parquet
+      wkwdask labels dataset/segmentation/4-4-2 --bounding-box 0,0,0,2048,2048,512 -o table.parquet
     """
     with cluster:
         table = wkwdask.label_statistics(path, ignore_zero=not with_zero, output=output, **options)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, box_option, external_option, parse_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.options import StorageCommand, external_option, parse_callback, resume_options, runs_on_cluster, storage_options, where_option
 
 
 def _parse_shape(text: str) -> Any:
@@ -30,7 +30,7 @@ _shape_callback = parse_callback(_parse_shape, "expected one or three whole numb
 @click.option("--reduce", "is_reduction", is_flag=True, help="Write no target: print the sum of what the function returns.")
 @click.option("--halo", metavar="X,Y,Z", callback=_shape_callback, help="Margin that the function reads around its box [voxels]; one number for all axes.")
 @click.option("--mask", metavar="MAG", help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.")
-@box_option("Bounding box to compute [voxels of mag 1]; everything else becomes zero.", "--where")
+@where_option("Corners of the box to compute [voxels of the mag]; everything else becomes zero.")
 @click.option("--skip-empty", is_flag=True, help="Skip boxes in which the first source is zero; their result is zero.")
 @click.option("--chunks", metavar="X,Y,Z", callback=_shape_callback, help="Box that one call computes [voxels]; one number for all axes.")
 @click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Keyword argument of the function, as JSON or else as text; may be repeated.")

@@ -120,7 +120,7 @@ def diff(first: str, second: str, cluster: AbstractContextManager[Any], **option
     \b
     Examples:
       wkwdask diff dataset copy
-      wkwdask diff dataset/color/1 other/color/1 --box 0,0,0,512,512,512
+      wkwdask diff dataset/color/1 other/color/1 --bounding-box 0,0,0,512,512,512
     """
     with cluster:
         difference = wkwdask.diff(first, second, **options)

@@ -90,11 +90,11 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
       wkwdask convert sections/ dataset --voxel-size 4,4,35 --pyramid --dry-run
       wkwdask convert 'raw/slice_*.tif' dataset/color/1 --dtype uint8 --range 0,4095
       wkwdask convert labels.h5:/volumes/labels dataset --layer neurons --category segmentation
-      wkwdask convert dataset/color/1 sections-of-it/ --box 1000,1000,500,512,512,100
+      wkwdask convert dataset/color/1 sections-of-it/ --bounding-box 1000,1000,500,512,512,100
       wkwdask convert dataset precomputed://neurons --layer segmentation --shard-shape auto
       wkwdask convert sections/ precomputed://em --voxel-size 4,4,35 --encoding jpeg --shard-shape auto --pyramid
       wkwdask convert dataset n5://volume.n5/em --layer color
-      wkwdask convert precomputed://gs://bucket/em dataset --layer color --box 1000,1000,500,512,512,100
+      wkwdask convert precomputed://gs://bucket/em dataset --layer color --bounding-box 1000,1000,500,512,512,100
       wkwdask convert dataset em.ome.zarr --layer color
       wkwdask convert dataset small.ome.zarr --layer color --compression zstd
       wkwdask convert dataset em.ome.zarr/labels/neurons --layer segmentation

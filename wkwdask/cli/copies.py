@@ -63,7 +63,7 @@ def copy(path: str, target: str, **options: Any) -> Any:
     Examples:
       wkwdask copy dataset backup
       wkwdask copy dataset/color other/raw --mags 1,2
-      wkwdask copy dataset cutout --box 1000,1000,500,512,512,256 --translate=-1000,-1000,-500
+      wkwdask copy dataset cutout --bounding-box 1000,1000,500,512,512,256 --translate=-1000,-1000,-500
     """
     return partial(wkwdask.copy, path, target, **options)
 
@@ -133,7 +133,7 @@ def rechunk(path: str, target: str | None, **options: Any) -> Any:
     Examples:
       wkwdask rechunk dataset --file-len 32
       wkwdask rechunk dataset/color/1 --block-len 64 --file-len 16
-      wkwdask rechunk dataset small-copy --box 1000,1000,500,512,512,256
+      wkwdask rechunk dataset small-copy --bounding-box 1000,1000,500,512,512,256
       wkwdask rechunk precomputed://neurons precomputed://sharded-neurons --shard-shape auto
     """
     return partial(wkwdask.rechunk, path, target, **options)

@@ -60,7 +60,7 @@ def _as_option(match: re.Match[str]) -> str:
 @functools.cache
 def _options() -> dict[str, str]:
     """Map argument names to options; parameters of commands have the names of function arguments."""
-    options = {"bounding_box": "--box"}
+    options: dict[str, str] = {}
     for command in _COMMANDS:
         for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
             flag = max(option.opts, key=len)

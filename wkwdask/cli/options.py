@@ -63,11 +63,23 @@ def numbers_callback(name: str, number: Callable[[str], Any]) -> Callable[..., A
     return parse_callback(lambda text: tuple(map(number, text.split(","))), f"--{name} takes numbers with commas between them")
 
 
-def box_option(text: str, *names: str) -> Decorator:
-    """Add an option with a box, by default ``--box``, which the command receives as ``bounding_box``."""
-    names = names or ("--box", "bounding_box")
-    parse = parse_callback(BoundingBox.parse, f"{names[0]} takes six whole numbers X,Y,Z,W,H,D, top left and size")
-    return click.option(*names, metavar="X,Y,Z,W,H,D", callback=parse, help=text)
+def box_option(text: str) -> Decorator:
+    """Add the option ``--bounding-box``."""
+    parse = parse_callback(BoundingBox.parse, "--bounding-box takes six whole numbers X,Y,Z,W,H,D, top left and size in voxels of mag 1")
+    return click.option("--bounding-box", metavar="X,Y,Z,W,H,D", callback=parse, help=text)
+
+
+def where_option(text: str) -> Decorator:
+    """Add the option ``--where``."""
+    parse = parse_callback(_corners, "--where takes two corners X,Y,Z:X,Y,Z in voxels of the mag, the second one exclusive")
+    return click.option("--where", metavar="X,Y,Z:X,Y,Z", callback=parse, help=text)
+
+
+def _corners(text: str) -> tuple[tuple[int, ...], ...]:
+    corners = tuple(tuple(map(int, corner.split(","))) for corner in text.split(":"))
+    if [len(corner) for corner in corners] != [3, 3]:
+        raise ValueError
+    return corners
 
 
 def resume_options(replaced: str) -> Decorator:

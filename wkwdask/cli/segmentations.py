@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, box_option, combined_options, external_option, parse_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.options import (
+    StorageCommand,
+    combined_options,
+    external_option,
+    parse_callback,
+    resume_options,
+    runs_on_cluster,
+    storage_options,
+    where_option,
+)
 from wkwdask.formats.wkw.options import WkwOptions
 
 if TYPE_CHECKING:
     from wkwdask.cli.options import Decorator
 
-_BOX_TO_LABEL = "Bounding box to label [voxels of mag 1]; everything else becomes zero."
-_BOX_TO_MAP = "Bounding box to map [voxels of mag 1]; everything else becomes zero."
+_BOX_TO_LABEL = "Corners of the box to label [voxels of the mag]; everything else becomes zero."
+_BOX_TO_MAP = "Corners of the box to map [voxels of the mag]; everything else becomes zero."
 
 
 def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
@@ -23,7 +32,7 @@ def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
     return combined_options(
         click.option("--layer", help="Layer of SOURCE, if that is a dataset."),
         click.option("--mag", help="Mag of SOURCE. Default: the finest."),
-        *([] if where is None else [box_option(where, "--where")]),
+        *([] if where is None else [where_option(where)]),
         click.option("--dtype", help=dtype),
         storage_options("as in the source, lz4hc if that is raw"),
         resume_options("Replace an existing mag; discard an interrupted run."),

@@ -76,14 +76,13 @@ class BoundingBox:
         return cls(low, (high[0] - low[0], high[1] - low[1], high[2] - low[2]), mag)
 
     @classmethod
-    def parse(cls, value: BoundingBox | str | Sequence[int] | Sequence[Sequence[int]]) -> BoundingBox:
+    def parse(cls, value: BoundingBox | str | Sequence[int]) -> BoundingBox:
         """Parse a box of mag-1 voxels from a string or a sequence.
 
         Parameters
         ----------
         value : BoundingBox, str or sequence
-            Six numbers ``x, y, z, width, height, depth`` as WEBKNOSSOS shows them (in a string or a sequence), or a pair
-            of triples ``(topleft, size)``.
+            Six numbers ``x, y, z, width, height, depth`` as WEBKNOSSOS shows them, in a string or a sequence.
 
         Returns
         -------
@@ -92,7 +91,7 @@ class BoundingBox:
         Raises
         ------
         ValueError
-            The value is none of these forms.
+            The value has another form. A pair of triples could be corners, or a corner and a size.
 
         Examples
         --------
@@ -105,14 +104,13 @@ class BoundingBox:
         try:
             if isinstance(value, str):
                 numbers = [int(part) for part in re.split(r"[\s,;]+", value.strip())]
-            elif len(value) == 2:
-                numbers = [*vec3(value[0]), *vec3(value[1])]  # type: ignore[arg-type]
             elif len(value) == 6:
                 numbers = [*vec3(value[:3]), *vec3(value[3:])]
         except (TypeError, ValueError):
             numbers = []
         if len(numbers) != 6:
-            raise ValueError(f"a bounding box is six whole numbers (x, y, z, width, height, depth) or a pair (topleft, size), got {value!r}")
+            what = "a bounding box is six whole numbers (x, y, z, width, height, depth) in voxels of mag 1"
+            raise ValueError(f"{what}, got {value!r}{_readings(value)}")
         return cls((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]))
 
     def __str__(self) -> str:
@@ -215,10 +213,32 @@ def part_of_array(array: npt.NDArray[Any], box: BoundingBox, corner: Vec3) -> np
     return part
 
 
-def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:
+def _readings(value: Any) -> str:
+    """Return what a pair of triples can mean, as six numbers each; empty for other values."""
+    try:
+        first, second = vec3(value[0]), vec3(value[1])
+    except (TypeError, ValueError, IndexError, KeyError):
+        return ""
+    if len(value) != 2:
+        return ""
+    return f": write {(*first, *second)} if the pair is a corner and a size, {(*first, *minus(second, first))} if it is two corners"
+
+
+def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag, name: str = "box") -> BoundingBox:
     """Return a box in voxels of a mag. A pair of corners already counts voxels of that mag."""
     if isinstance(box, BoundingBox):
         return box.in_mag(mag)
-    if len(box) != 2:
-        raise ValueError(f"box is a pair of corners ((x, y, z), (x, y, z)), got {box!r}")
+    if isinstance(box, str) or len(box) != 2:
+        expected = f"{name} is a pair of corners ((x, y, z), (x, y, z)) in voxels of the mag, the second one exclusive, or a BoundingBox"
+        raise ValueError(f"{expected}, got {box!r}{_six_numbers(box)}")
     return BoundingBox.from_corners(box[0], box[1], mag)
+
+
+def _six_numbers(value: Any) -> str:
+    """Return what six numbers can mean, as two corners each; empty for other values."""
+    try:
+        box = BoundingBox.parse(value)
+    except (TypeError, ValueError):
+        return ""
+    first, second = box.topleft, box.size
+    return f": write {(first, plus(first, second))} if they are a corner and a size in voxels of the mag, {(first, second)} if they are two corners"

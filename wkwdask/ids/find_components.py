@@ -36,7 +36,7 @@ from wkwdask.verbs.sources import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
@@ -55,8 +55,8 @@ class ComponentsOptions:
     """Least value of the foreground, or least and greatest; None joins equal labels."""
     connectivity: int = 26
     min_voxels: int = 0
-    where: BoundingBox | None = None
-    """Box to label [voxels of mag 1]."""
+    where: BoundingBox | Sequence[Sequence[int]] | None = None
+    """Box to label [voxels of the mag]."""
     dtype: Any = None
     """Type of the ids; None chooses uint32, or uint64 if there are too many components."""
 

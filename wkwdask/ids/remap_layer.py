@@ -38,7 +38,7 @@ from wkwdask.verbs.sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     import numpy.typing as npt
 
@@ -89,8 +89,8 @@ class RemapOptions:
 
     default: str = "keep"
     """Value of ids that the mapping does not contain: ``"keep"`` or ``"zero"``."""
-    where: BoundingBox | None = None
-    """Box to map [voxels of mag 1]; voxels outside become zero."""
+    where: BoundingBox | Sequence[Sequence[int]] | None = None
+    """Box to map [voxels of the mag]; voxels outside become zero."""
     dtype: Any = None
     command: str = "remap"
     """Verb of the user."""

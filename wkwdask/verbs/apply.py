@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import counted_from
+from wkwdask.geometry.bounding_box import counted_from, voxel_box
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
@@ -40,8 +40,8 @@ class ApplyOptions:
     """Border around each brick that the function gets too, along x, y, z [voxels]."""
     mask: str | os.PathLike[str] | None = None
     """Volume that restricts the result: voxels where it is zero become zero."""
-    where: BoundingBox | None = None
-    """Box to compute [voxels of mag 1]."""
+    where: BoundingBox | Sequence[Sequence[int]] | None = None
+    """Box to compute [voxels of the mag]."""
     skips_empty: bool = False
     """Whether the result is zero where the first source is."""
     chunks: Vec3 | None = None
@@ -173,7 +173,7 @@ def lay_out_apply(
     optional_settings = {
         "halo": ",".join(map(str, options.halo)),
         "mask": None if sources.mask is None else sources.mask.name,
-        "where": None if options.where is None else box_setting(options.where),
+        "where": None if options.where is None else box_setting(voxel_box(options.where, spec.box.mag, "where")),
         "chunks": None if options.chunks is None else ",".join(map(str, options.chunks)),
     }
     names = ",".join(volume.name for volume in sources.volumes)

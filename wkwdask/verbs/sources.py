@@ -13,6 +13,7 @@ from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError, Uns
 from wkwdask.formats.opening import find, format_of_image, open_source, target_for
 from wkwdask.formats.pictures.sources import open_sized
 from wkwdask.formats.registry import default_format, format_of
+from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.states import digest
 from wkwdask.model.target_image import Destination
@@ -22,7 +23,7 @@ from wkwdask.store import files
 from wkwdask.streams.converted import converted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from wkwdask.formats.opening import SourceSelection
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -166,9 +167,9 @@ class VolumeSelection:
         return converted(volume, self.channels, self.dtype, self.value_range)
 
 
-def where_box(name: str, where: BoundingBox | None, box: BoundingBox) -> BoundingBox | None:
+def where_box(name: str, where: BoundingBox | Sequence[Sequence[int]] | None, box: BoundingBox) -> BoundingBox | None:
     """Return the part of a box that ``where=`` selects, None without ``where=``."""
-    part = None if where is None else where.in_mag(box.mag).intersection(box)
+    part = None if where is None else voxel_box(where, box.mag, "where").intersection(box)
     if part is not None and part.is_empty:
         raise BoundsError(f"{name}: where={where} lies outside of its box {box}")
     return part
