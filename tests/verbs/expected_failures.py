@@ -20,7 +20,6 @@ class Fault:
 N5_LEVELS = Fault("a level that is added to a group without multiscales hides the levels before it", (AssertionError, BoundsError, MissingError, ValueError))
 N5_PLACE = Fault("N5 without a voxel size loses its position, and the offset of Paintera is ignored", (AssertionError, BoundsError))
 CREMI = Fault("the offset of CREMI is ignored", (AssertionError, BoundsError))
-RATIOS = Fault("levels whose scales are ratios of shapes are lost", (AssertionError, MissingError))
 ROUNDED = Fault("windows that a level leaves out count as missing voxels")
 EMPTY_LEVEL = Fault("a box in which a coarse level has no voxels is not copied", (BoundsError,))
 THREE = Fault("new images keep shards of three chunks and are refused", (ValueError,))
@@ -97,14 +96,8 @@ EXPECTED_FAILURES = {
     ("copy_box", "rounded-down-scales"): EMPTY_LEVEL,
     ("copy_moved_box", "rounded-down-scales"): EMPTY_LEVEL,
     ("convert_levels_to_wkw", "rounded-down-scales"): ROUNDED,
-    ("levels", "ratios-of-shapes"): RATIOS,
-    ("copy_box", "ratios-of-shapes"): EMPTY_LEVEL,
-    ("copy_moved_box", "ratios-of-shapes"): EMPTY_LEVEL,
-    ("convert_plan", "ratios-of-shapes"): RATIOS,
-    ("convert_levels_to_wkw", "ratios-of-shapes"): RATIOS,
-    ("convert_levels_to_precomputed-sharded", "ratios-of-shapes"): RATIOS,
-    ("convert_levels_to_n5", "ratios-of-shapes"): RATIOS,
-    ("convert_levels_to_ngff-0.5", "ratios-of-shapes"): RATIOS,
+    ("levels", "ratios-of-shapes"): ROUNDED,
+    ("convert_levels_to_wkw", "ratios-of-shapes"): ROUNDED,
     ("apply", "shards-of-three"): THREE,
     ("pyramid", "shards-of-three"): THREE,
     ("pyramid_ladder", "shards-of-three"): THREE,

@@ -67,6 +67,7 @@ Lengths = tuple[float, float, float]
 """Three lengths along x, y, z."""
 
 _TOLERANCE = 0.02  # relative, of a ratio of lengths: other software rounds voxel sizes, and derives them from rounded array sizes
+_ROUNDING = 1e-3  # relative, of a ratio of shapes that is stated as a ratio of lengths
 _MAX_OFFSET = 1 << 53  # largest offset: floats hold larger integers inexactly
 _MAX_NUMBER = 1e100  # products of a few such numbers stay finite
 _HALF = 0.499  # of a voxel: a position halfway between two voxels is rounded down
@@ -131,6 +132,32 @@ def mag_from_ratio(ratio: Sequence[float] | None) -> Mag | None:
     with contextlib.suppress(ValueError):
         return Mag.parse([round(factor) for factor in ratio])
     return None
+
+
+def factors_by_shape(ratio: Lengths, finer: Sequence[float] | None, coarser: Sequence[float] | None) -> Lengths:
+    """Return ratios of voxel sizes with each ratio of two shapes replaced by the power of two behind it; shapes are None if they are not known.
+
+    Software that derives voxel sizes from shapes states 25 / 12 where 25 voxels became 12.
+
+    Examples
+    --------
+    >>> factors_by_shape((25 / 12, 2, 3), (25, 24, 30), (12, 12, 10))
+    (2.0, 2, 3)
+    """
+    if finer is None or coarser is None:
+        return ratio
+    x, y, z = (_factor_by_length(*each) for each in zip(ratio, finer, coarser, strict=True))
+    return x, y, z
+
+
+def _factor_by_length(ratio: float, finer: float, coarser: float) -> float:
+    is_derived = coarser > 0 and abs(ratio * coarser / finer - 1) < _ROUNDING if finer > 0 else False
+    if not is_derived or mag_from_ratio((ratio, 1.0, 1.0)) is not None:
+        return ratio
+    powers = [2.0**n for n in range(math.floor(math.log2(finer)) + 2)]
+    # most software rounds lengths down
+    found = [power for power in powers if finer // power == coarser] or [power for power in powers if -(-finer // power) == coarser]
+    return found[0] if found else ratio
 
 
 def base_level(sizes: Sequence[Lengths | None], are_readable: Sequence[bool]) -> int:

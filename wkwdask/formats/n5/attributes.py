@@ -20,7 +20,7 @@ from wkwdask.formats.array_images import ArrayGeometry, guess_ratio, nm_per_unit
 from wkwdask.formats.axes import REMEDY, axes_of, names_in
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
-from wkwdask.model.levels import base_level, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.model.levels import base_level, factors_by_shape, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 from wkwdask.store.paths import is_below, is_valid_path, stated_path
 
 if TYPE_CHECKING:
@@ -311,9 +311,9 @@ class LevelMetadata:
     def geometry(self, base: LevelMetadata) -> ArrayGeometry:
         """Return the geometry relative to the finest level: by ``transform``, by factors, or guessed from the shapes."""
         if self.transform is not None and base.transform is not None:
-            ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])
+            ratio: Lengths | None = factors_by_shape(ratio_of(self.transform[0], base.transform[0]), base.size, self.size)
         elif self.factors is not None:
-            ratio = ratio_of(self.factors, base.factors or (1.0, 1.0, 1.0))
+            ratio = factors_by_shape(ratio_of(self.factors, base.factors or (1.0, 1.0, 1.0)), base.size, self.size)
         elif base.size is None or self.size is None:
             ratio = None
         else:

@@ -18,7 +18,7 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.geometry.vectors import ceil_divide
 from wkwdask.model.json_text import Problems, parse_object
-from wkwdask.model.levels import base_level, finest_first, is_number
+from wkwdask.model.levels import base_level, factors_by_shape, finest_first, is_number, ratio_of
 from wkwdask.model.voxel_type import VOXEL_TYPES, by_precomputed_name
 from wkwdask.store.paths import is_absolute
 
@@ -256,8 +256,9 @@ def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
     if base is None or scale.resolution is None:
         return None
     factors = []
-    for length, unit in zip(scale.resolution, base, strict=True):
-        ratio = length / unit
+    finest_size = next((finest.size for finest in info.scales if finest.resolution == base), None)
+    size = scale.size if isinstance(scale, Scale) else None
+    for ratio in factors_by_shape(ratio_of(scale.resolution, base), finest_size, size):
         power = round(ratio) if ratio < 2 << _MAX_MAG_POWER else 0
         if power < 1 or power & (power - 1) or power > 1 << _MAX_MAG_POWER or abs(ratio / power - 1) > _TOLERANCE:
             return None

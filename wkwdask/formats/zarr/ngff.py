@@ -19,7 +19,7 @@ from wkwdask.errors import UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, guess_ratio, nm_per_unit, xyz_values
 from wkwdask.formats.axes import axis_letter, name_by_type, names_in
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, dataset_entry, parse_placed, steps_of
-from wkwdask.model.levels import base_level, finest_first, is_number, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.model.levels import base_level, factors_by_shape, finest_first, is_number, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -340,8 +340,8 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     units = _image_nm_per_unit(image)
     scales = [xyz_values(level.scale, letters, 1.0) for level, letters in zip(image.levels, axes, strict=True)]
     known = [scale for scale in scales if scale is not None and min(scale) > 0]
+    sizes = [None if shape is None else xyz_values(shape, letters, 1.0) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
     if len(known) < len(scales):  # versions 0.1 to 0.3 have no scales
-        sizes = [None if shape is None else xyz_values(shape, letters, 1.0) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
         largest = max(filter(None, sizes), key=math.prod, default=None)
         if largest is None or None in sizes[: sizes.index(largest)]:  # an array of unknown shape may be the finest
             return [ArrayGeometry(letters, None, None, (0, 0, 0)) for letters in axes]
@@ -349,11 +349,13 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
         ratios = [None if size is None else [max(1.0, factor) for factor in guess_ratio(largest, size)] for size in sizes]
         return [ArrayGeometry(letters, mag_from_ratio(ratio), None, (0, 0, 0)) for letters, ratio in zip(axes, ratios, strict=True)]
     geometries = []
-    base = known[base_level(known, [shape is not None for shape in shapes])] if known else (1.0, 1.0, 1.0)
-    for level, letters, scale in zip(image.levels, axes, known, strict=True):
-        ratio, translation = ratio_of(scale, base), xyz_values(level.translation, letters, 0.0)
+    first = base_level(known, [shape is not None for shape in shapes]) if known else 0
+    for level, letters, scale, size in zip(image.levels, axes, known, sizes, strict=True):
+        base, translation = known[first], xyz_values(level.translation, letters, 0.0)
+        ratio = factors_by_shape(ratio_of(scale, base), sizes[first], size)
         offset = (0, 0, 0) if translation is None else offset_from_centre(translation, base, ratio)
-        geometries.append(ArrayGeometry(letters, mag_from_ratio(ratio), None if units is None else scale_lengths(scale, units), offset))
+        lengths = [length if factor == length / unit else unit * factor for length, unit, factor in zip(scale, base, ratio, strict=True)]
+        geometries.append(ArrayGeometry(letters, mag_from_ratio(ratio), None if units is None else scale_lengths(lengths, units), offset))
     return geometries
 
 
