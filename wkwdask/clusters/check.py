@@ -21,6 +21,7 @@ from dask.utils import format_bytes
 
 from wkwdask.clusters.config import SCRIPT_KINDS, ClusterConfig
 from wkwdask.errors import BatchError, TaskFailedError, UnsupportedError
+from wkwdask.store.local import file_system
 from wkwdask.store.slurm import END_STATES, cancel_jobs, count_states
 
 if TYPE_CHECKING:
@@ -112,23 +113,6 @@ def _scratch_facts(folder: str) -> dict[str, Any]:
     kind = file_system(folder)
     free = shutil.disk_usage(folder).free if os.path.isdir(folder) else 0
     return {"problem": problem, "kind": kind, "is_network": kind in _NETWORK_FILE_SYSTEMS, "free": free}
-
-
-def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
-    """Return the type of the file system that holds a path, such as ext4 or nfs; empty if unknown."""
-    try:
-        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
-            lines = [line.split() for line in file]
-    except OSError:
-        return ""
-    real = os.path.realpath(path)
-    mount, mount_kind = "", ""
-    for _, escaped, kind, *_ in lines:
-        folder = escaped.replace("\\040", " ")
-        is_inside = folder == "/" or real == folder or real.startswith(f"{folder}/")
-        if is_inside and len(folder) >= len(mount):  # the longest mount point wins; of two mounts on one folder, the later one is visible
-            mount, mount_kind = folder, kind
-    return mount_kind
 
 
 _MIN_SCRATCH_NBYTES = 1 << 30

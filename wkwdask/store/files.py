@@ -19,6 +19,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.model.store import FileState
+from wkwdask.store import local
 from wkwdask.store.local import LocalFile, LocalFileSystem, LocalOutput
 from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, MemoryOutput
 from wkwdask.store.paths import ZIP, dirname, is_memory, is_on_disk, is_remote, join, relpath
@@ -266,6 +267,11 @@ def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, 
 
 def realpath(path: str) -> str:
     return os.path.realpath(path) if is_on_disk(path) else _virtual(path).realpath(path)
+
+
+def predates_boot(path: str) -> bool:
+    """Return whether a file is on a disk of this machine and was last written before the machine was started; False in doubt."""
+    return is_on_disk(path) and local.predates_boot(path)
 
 
 def readlink(path: str) -> str:

@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
@@ -328,3 +329,34 @@ def _set_permissions(target: int | str, like: os.stat_result) -> None:
     with contextlib.suppress(PermissionError):
         os.chown(target, -1, like.st_gid)
     os.chmod(target, like.st_mode & 0o7777)
+
+
+_DISK_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs"})
+"""File systems that one machine at a time can write to."""
+_BOOT_MARGIN_SECONDS = 1.0
+
+
+def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
+    """Return the type of the file system that holds a path, such as ext4 or nfs; empty if unknown."""
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return ""
+    real = os.path.realpath(path)
+    mount, mount_kind = "", ""
+    for _, escaped, kind, *_ in lines:
+        folder = escaped.replace("\\040", " ")
+        is_inside = folder == "/" or real == folder or real.startswith(f"{folder}/")
+        if is_inside and len(folder) >= len(mount):  # the longest mount point wins; of two mounts on one folder, the later one is visible
+            mount, mount_kind = folder, kind
+    return mount_kind
+
+
+def predates_boot(path: str) -> bool:
+    """Return whether a file is on a disk of this machine and was last written before the machine was started, so that its writer has ended."""
+    try:
+        started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return os.lstat(path).st_mtime < started - _BOOT_MARGIN_SECONDS and file_system(path) in _DISK_FILE_SYSTEMS
+    except (AttributeError, OSError):  # no such clock on this system, or the file was removed just now
+        return False

@@ -88,6 +88,14 @@ class Owner:
         # The copy of a dataset contains locks and folders of jobs that may still run on the original. No job works in the copy, so their owners count as dead.
         return owner._ended() if origin and owner._is_copied(origin, folder) else owner
 
+    @classmethod
+    def of_unreadable(cls, path: str) -> Owner:
+        """Return the owner of a lock that a power loss left without content; it has ended."""
+        name = basename(path)
+        job = name.removesuffix(_REGION_SUFFIX).rpartition(".")[2] if name.endswith(_REGION_SUFFIX) else "unreadable"
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(files.lstat(path).st_mtime))
+        return cls(job, "an unreadable lock, older than the last start of this machine,", "", "", 0, "", "somebody", since)._ended()
+
     def _is_copied(self, origin: str, folder: str) -> bool:
         """Check whether this record was copied from another folder that still exists; the owner then works in that folder."""
         # A path of another machine may name another folder here, so only owners of this machine are compared, and SLURM jobs, which belong to no machine.
@@ -236,7 +244,11 @@ def _read_lock(path: str) -> Lock | None:
         region = ShardBox.from_json(record.pop("region")) if "region" in record or path.endswith(_REGION_SUFFIX) else None
         return Lock(path, Owner.from_json(record, dirname(path)), region)
     except (CorruptError, KeyError, OverflowError, TypeError, ValueError):
-        raise LockedError(f"{path}: this lock cannot be read; remove it if no job writes here") from None
+        if files.predates_boot(path):
+            return Lock(path, Owner.of_unreadable(path), None)
+        raise LockedError(
+            f"{path}: this lock cannot be read, and the machine that wrote it is not known to have been restarted since; remove it if no job writes here"
+        ) from None
 
 
 def is_lock(name: str) -> bool:

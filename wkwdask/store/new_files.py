@@ -159,6 +159,7 @@ def create_whole(path: str, data: bytes) -> bool:
     try:
         with contextlib.closing(files.create(temporary)) as output:
             output.write(memoryview(data), 0)
+            output.sync()  # before the link: a power loss must not leave the name without content
         return _link(temporary, path, data)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -187,6 +188,7 @@ def _create_in_place(path: str, data: bytes) -> bool:
     with contextlib.closing(output):
         try:
             output.write(memoryview(data), 0)
+            output.sync()
         except BaseException:  # for example a full disk: an empty lock would stay forever
             files.unlink(path)
             raise
