@@ -408,7 +408,7 @@ CASES = [
          {"image.translation": document(1)}, stays=("image.translation",), fits=lambda writer: is_n5(writer) and is_ours(writer)),
     Case("levels in another order", image(lambda entry: entry["datasets"].reverse()), {"image.order": attributes}, stays=("image.order",), fits=is_zarr),
     Case("axes that the arrays do not have", image(lambda entry: entry["axes"].insert(0, {"name": "c", "type": "channel"})),
-         {"level.axes": None}, stays=("level.axes",), fits=is_zarr, lost=None),
+         {"level.axes": None, "level.unsupported": None}, stays=("level.axes", "level.unsupported"), fits=is_zarr, lost=None),
     Case("multiscales without paths", image(lambda entry: entry.pop("datasets")), {"image.broken": attributes}, stays=("image.broken",), fits=is_zarr),
     # several documents
     Case("documents of both versions, alike", other_version(), {"document.twice": None}, stays=("document.twice",), fits=is_zarr, lost=None),
