@@ -391,3 +391,36 @@ def test_names_become_paths(folder, name, expected):
     from wkwdask.store.paths import stated_path
 
     assert stated_path(folder, name) == expected
+
+
+def test_a_quarantine_that_is_a_link_is_not_used(originals, tmp_path):
+    volume, url = _copied(originals, "precomputed", tmp_path / "B")
+    (tmp_path / "A").mkdir()
+    (volume / ".wkwdask-quarantine").symlink_to(tmp_path / "A")
+    file = next(path for path in sorted((volume / "8_8_8").iterdir()) if path.name[0] != ".")
+    file.write_bytes(b"x")
+    with pytest.raises(wkwdask.UnsupportedError, match=f"at {tmp_path}/A/8_8_8/.*, and nothing is set aside there"):
+        wkwdask.repair(url, quarantine=True)
+    assert not list((tmp_path / "A").iterdir())
+    assert file.read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(("before", "after"), [("../A/s1", "s1"), ("s1", "../A/new"), ("/A", "s1"), ("..", "s1"), ("s1", "")])
+def test_a_record_does_not_rename_levels_outside(before, after):
+    from wkwdask.formats.n5.edit import LevelGeometry, N5Edit
+    from wkwdask.geometry.mag import Mag
+
+    geometry = LevelGeometry(Mag.parse(2), (0, 0, 0), None)
+    edit_record = N5Edit("/C", "/C", 3, (("s0", geometry),), ((before, after, geometry),)).to_json()
+    with pytest.raises(ValueError, match="expected the name of a level"):
+        N5Edit.from_json(json.loads(json.dumps(edit_record)))
+
+
+def test_labels_of_a_view_stay_inside(originals, tmp_path):
+    dataset, _ = _copied(originals, "wkw", tmp_path / "ds")
+    wkwdask.to_wkw(VOXELS.astype(np.uint8), dataset / "em" / "1", block_len=8, file_len=1)
+    (tmp_path / "A").mkdir()
+    (dataset / "em" / "labels").symlink_to(tmp_path / "A")
+    with pytest.raises(wkwdask.UnsupportedError, match=f"em/labels: lies outside .* at {tmp_path}/A"):
+        wkwdask.write_zarr_view(dataset)
+    assert not list((tmp_path / "A").iterdir())

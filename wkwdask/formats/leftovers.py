@@ -6,6 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from wkwdask.formats.roots import Root
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
 from wkwdask.store.new_files import copy_file, move, publish_bytes
@@ -77,6 +78,7 @@ def quarantine(path: str, level_folder: str, relative_path: str, why: str, *, ke
     """Move a broken file to the quarantine beside its level, with a text file that states the reason; with ``keep``, link or copy it instead."""
     parent, level = split(level_folder)
     place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{relative_path}")
+    Root(parent, noun="folder").check(place, advice="and nothing is set aside there; remove the link")
     files.makedirs(dirname(place))
     publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
     if not keep:

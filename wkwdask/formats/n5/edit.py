@@ -17,7 +17,7 @@ import numpy as np
 from wkwdask.errors import LockedError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.n5.array import read_attributes
-from wkwdask.formats.n5.attributes import FILE_NAME, VERSION, N5Dataset, level_number
+from wkwdask.formats.n5.attributes import FILE_NAME, VERSION, N5Dataset, is_inside, level_number
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import finest_first, is_number
@@ -236,6 +236,9 @@ class N5Edit(MetadataEdit):
     def from_json(cls, value: dict[str, Any]) -> N5Edit:
         levels = tuple((level["name"], LevelGeometry.from_json(level)) for level in value["levels"])
         others = tuple((level["before"], level["after"], LevelGeometry.from_json(level)) for level in value.get("others", ()))
+        for name in (name for other in others for name in other[:2]):  # a record of somebody else must not rename other folders
+            if not is_inside(name):
+                raise ValueError(f"expected the name of a level, found {name!r}")
         return cls(value["root"], value["group"], value["num_axes"], levels, others)
 
 

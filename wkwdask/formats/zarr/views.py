@@ -169,13 +169,14 @@ def plan_view(located: ResolvedUrl, layer: str | None) -> ViewPlan:
             plan.documents[volume.folder] = _array_document(volume, mag)
         if located.mag is None:
             groups[image.name] = _group_folder(image, volumes)
-            _check_inside(image, groups[image.name])
             plan.documents[groups[image.name]] = _group_document(image, volumes)
     if located.mag is None:
         for image in layers:
             labels = labels_of(image, layers)
             if labels:
                 _add_labels(plan, groups[image.name], labels, image.mags)
+    for folder in plan.documents:
+        _check_inside(layers[0], folder)
     if is_dataset and layer is None:
         plan.documents[located.path] = _root_document(plan, located.path)
     return plan
@@ -305,7 +306,7 @@ def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
     for image in (image for image in located.layers if layer in (None, image.name)):
         folders = [folder for mag, folder in image.mags.items() if located.mag in (None, mag) and not is_remote(folder)]
         groups = list(dict.fromkeys(dirname(folder) for folder in folders)) if located.mag is None else []
-        for folder in (*folders, *groups):
+        for folder in (*folders, *groups, *(f"{group}/{LABELS}" for group in groups)):
             if is_view(f"{folder}/{FILE_NAME}"):
                 _check_inside(image, folder)
         for folder in folders:
