@@ -43,21 +43,21 @@ def images(tmp_path_factory):
             wkwdask.to_wkw(
                 values.astype(dtype), source / "color" / "1", offset=offset, block_len=block_len, file_len=file_len, compression=compression, category="color"
             )
-            found.append(_convert(source, values.astype(dtype), offset, block_len * file_len))
+            found.append(_convert(source, values.astype(dtype), offset, block_len))
         source = folder / "stored"
         wkwdask.create_dataset(source, (4, 4, 40))
         values = np.concatenate([stored_block(), np.ones((8, 8, 8), np.uint8), stored_block()])[np.newaxis]
         wkwdask.to_wkw(values, source / "color" / "1", block_len=8, file_len=2, compression="lz4", category="color")
-        found.append(_convert(source, values, (0, 0, 0), 16))
+        found.append(_convert(source, values, (0, 0, 0), 8))
     return found
 
 
-def _convert(source, values, offset, edge):
+def _convert(source, values, offset, block_len):
     image = Path(f"{source}.ome.zarr")
     (planned,) = wkwdask.plan_convert(source, image, layer="color").mags
     assert planned.path.startswith("copies stored chunks")
     wkwdask.convert(source, image, layer="color")
-    return image, np.pad(values, [(0, 0), *((n % edge, 0) for n in offset)]).transpose(0, 3, 2, 1)
+    return image, np.pad(values, [(0, 0), *((n % block_len, 0) for n in offset)]).transpose(0, 3, 2, 1)
 
 
 def read_by_zarr(image):

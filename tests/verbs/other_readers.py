@@ -103,17 +103,23 @@ def _n5_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndar
     return found[np.newaxis] if found.ndim == 3 else found.transpose(3, 0, 1, 2)
 
 
+def _inner_box(level: Level) -> list[int]:
+    """Return first voxel and size along x, y, z of the box of an array that is larger; empty for the others."""
+    document, attributes = Path(level.folder) / "zarr.json", Path(level.folder) / ".zattrs"
+    if document.exists():
+        return json.loads(document.read_text()).get("attributes", {}).get("inner_box_vx", [])
+    return json.loads(attributes.read_text()).get("inner_box_vx", []) if attributes.exists() else []
+
+
 def _margin(level: Level) -> list[int]:
     """Return how many voxels along x, y, z an array begins before its box."""
-    document = Path(level.folder) / "zarr.json"
-    attributes = json.loads(document.read_text()).get("attributes", {}) if document.exists() else {}
-    return attributes.get("inner_box_vx", [0, 0, 0])[:3]
+    return _inner_box(level)[:3] or [0, 0, 0]
 
 
 def _inside(found: np.ndarray, level: Level) -> np.ndarray:
     """Return the voxels (c, x, y, z) of the box of an array; all others must be zero."""
-    voxels = found.reshape((1, *found.shape)[-4:]).transpose(0, 3, 2, 1)  # without an axis t
-    inside = voxels[(slice(None), *(slice(n, None) for n in _margin(level)))]
+    voxels, box = found.reshape((1, *found.shape)[-4:]).transpose(0, 3, 2, 1), _inner_box(level)  # without an axis t
+    inside = voxels[(slice(None), *(slice(low, low + n) for low, n in zip(box[:3], box[3:], strict=True)))]
     assert np.count_nonzero(inside) == np.count_nonzero(voxels)
     return inside
 

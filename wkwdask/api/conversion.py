@@ -401,8 +401,8 @@ def _convert_levels(image: Image, destination: Destination, selection: LayerSele
     first, workers = copies[0].source, num_workers()
     names_mag = len(mags) > 1 or selection.mags is not None or mags[0] != MAG_1
     destination = replace(
-        destination, all_mags=tuple(mags), category=destination.category or image.category, guessed_category=guess_category(first.dtype, first.num_channels),
-        coordinate_voxel_size_nm=image.voxel_size_nm, image=image,
+        destination, levels=tuple(copy.spec for copy in copies), category=destination.category or image.category,
+        guessed_category=guess_category(first.dtype, first.num_channels), coordinate_voxel_size_nm=image.voxel_size_nm, image=image,
     )  # fmt: skip
 
     def stage(copy: CopySource, mag: Mag, existing: str) -> Rechunk:

@@ -16,7 +16,7 @@ from wkwdask.model.faults import Fault
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import InPlaceWrite, in_place_target
-from wkwdask.model.target_image import Destination, LevelCopy
+from wkwdask.model.target_image import Destination, LevelCopy, LevelSpec
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
@@ -249,9 +249,10 @@ class ArrayFormat:
         folder = None if target is None else files.realpath(self.url_name.location(target))
         if folder is None or folder == files.realpath(image.folder):
             return [LevelCopy(image, level) for level in selected]
-        mags = tuple(level.mag for level in selected if level.mag is not None)
+        arrays = [level.open() for level in selected if level.mag is not None]
+        specs = tuple(replace(LevelSpec.like(array, is_copy=True), source=array) for array in arrays)
         destination = Destination(
-            f"{self.name}://{folder}", all_mags=mags, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True, image=image
+            f"{self.name}://{folder}", levels=specs, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True, image=image
         )  # fmt: skip
         return [LevelCopy(image, level, replace(destination, mag=level.mag)) for level in selected]
 

@@ -1,11 +1,11 @@
 """Shards and files made from the stored chunks of another array without decoding voxels.
 
-The bytes of a chunk are copied, or get or lose a header (:meth:`wkwdask.model.codec.ChunkCodec.reframe`). If each shard becomes one shard, compiled loops
-convert about a megabyte in one call::
+The bytes of a chunk are copied, or get or lose a header (:meth:`wkwdask.model.codec.ChunkCodec.reframe`). If a shard has chunks of a few shards of the
+source, compiled loops convert about a megabyte in one call::
 
-    source shard   | head | chunk 0 | chunk 1 | chunk 2 | ...                   one read
-                              |         |         zeros
-    target shard   | frame, chunk 0 | frame, chunk 1 | ... | index |            one write
+    source shards  | head | chunk 0 | chunk 1 | ...    | head | chunk 0 | ...           one read for each stretch
+                              |         zeros                     |
+    target shard   | frame, chunk 0 | ...              | frame, chunk 0 | ... | index |   one write
 
 A chunk is decoded only if it has voxels outside of the box, if it has no equivalent in the new encoding, or if its file is encoded in another way than its
 array.
@@ -14,6 +14,7 @@ array.
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from wkwdask.model.layout import Shards
 from wkwdask.model.stored_array import BoxCodec, StoredArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -62,7 +63,7 @@ class Splice:
         ends = zip(source.box.bottomright, source.extent.bottomright, target.chunk_shape, strict=True)
         self.ends_alike = target.box == target.extent and all(end in (last, end // n * n) for end, last, n in ends)
         """Whether the box cuts no chunk that both arrays do not cut."""
-        self._keeps_outside = keeps_outside and self._conversion is not None and self.has_same_files
+        self._keeps_outside = keeps_outside and self._conversion is not None and self.reads_files
         """Whether chunks keep their voxels outside of the box; some of those that it cuts are checked for such voxels."""
         self.num_outside = 0
         """Number of chunks found with nonzero voxels outside of the box."""
@@ -80,7 +81,7 @@ class Splice:
             return f"chunks of {_text(source.chunk_shape)} voxels become chunks of {_text(target.chunk_shape)}"
         if self._reframe is None:
             return "another compression, byte order or order of axes"
-        if source.fill or source.box != target.box or (isinstance(source.layout, BoxCodec) and not (has_stored_chunks(source) and self.has_same_files)):
+        if source.fill or source.box != target.box or (isinstance(source.layout, BoxCodec) and not (has_stored_chunks(source) and self.reads_files)):
             return "its chunks are not read one by one"
         if any(o % n for o, n in zip(source.origin, target.chunk_shape, strict=True)):
             return "its chunks begin at other voxels"
@@ -96,12 +97,12 @@ class Splice:
         return (self.source.grid.origin, self.source.grid.chunk) == (self.target.grid.origin, self.target.grid.chunk)
 
     @property
-    def has_same_files(self) -> bool:
-        """Whether each shard of the target has the voxels of one shard of the source."""
+    def reads_files(self) -> bool:
+        """Whether each shard of the target has chunks of a few shards of the source: of at most two along each axis."""
         source, target = self.source, self.target
-        if not (isinstance(source.layout, Shards) and isinstance(target.layout, Shards)) or source.grid.file is None:
+        if not (isinstance(source.layout, Shards) and isinstance(target.layout, Shards)) or source.grid.file is None or target.grid.file is None:
             return False
-        return source.grid.file == target.grid.file and all(o % n == 0 for o, n in zip(source.origin, source.grid.file[1:], strict=True))
+        return all(n >= m for n, m in zip(source.grid.file, target.grid.file, strict=True))
 
     # -------------------------------------------------------------------------------------------- cells
 
@@ -181,7 +182,7 @@ class Splice:
 
     def write(self, output: ShardFile, cells: npt.NDArray[np.int64]) -> int:
         """Append the chunks of a shard, and return how many there are."""
-        if not self.has_same_files:
+        if not self.reads_files:
             stored = 0
             for code, _, data in self.chunks(cells):
                 stored += _append_one(output, code, data)
@@ -189,40 +190,41 @@ class Splice:
         source, layout, places = self.source, self.source.layout, self._places(cells)
         assert isinstance(layout, Shards)
         assert source.naming is not None
-        ((key, _),) = source.naming.locate(places, source.grid)
-        with layout.opened(source.store, key) as file:
-            num_found = 0
-            if file is not None and not layout.has_same_encoding(file):
-                return self._encode_all(output, file, cells)
-            if file is not None:
-                num_found, stored = self._write_file(output, file, cells, places)
-            source.identity.check(has_absent=num_found < len(cells))
-            return stored if num_found else 0
+        with ExitStack() as opened:
+            files: list[StoredFile] = []
+            located = [np.zeros((0, 4), np.int64)]
+            for key, members in source.naming.locate(places, source.grid):
+                file = opened.enter_context(layout.opened(source.store, key))
+                if file is not None:
+                    located.append(self._locate(file, len(files), places, members))
+                    files.append(file)
+            found = np.concatenate(located)
+            source.identity.check(has_absent=len(found) < len(cells))
+            return self._write_files(output, files, found, cells, places) if files else 0
 
-    def _encode_all(self, output: ShardFile, file: StoredFile, cells: npt.NDArray[np.int64]) -> int:
-        """Decode and encode all chunks of a file."""
-        stored, voxels = 0, np.empty(self.target.grid.chunk, self.target.dtype, order="F")
-        codes = self._codes(cells)
-        for row in np.argsort(codes).tolist():
-            c, x, y, z = cells[row].tolist()
-            self.source.read_into(voxels, cell_box((x, y, z), self.target.chunk_shape, self.target.box).topleft)
-            clipped = self._clipped(voxels, (c, x, y, z))
-            if not is_zero(clipped):
-                stored += _append_one(output, int(codes[row]), self.target.codec.encode(clipped, file.name))
-        return stored
-
-    def _write_file(self, output: ShardFile, file: StoredFile, cells: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> tuple[int, int]:
-        """Append the chunks of one file of the source; return how many were found, and how many are not zero."""
-        layout, target_layout = self.source.layout, self.target.layout
+    def _locate(self, file: StoredFile, number: int, places: npt.NDArray[np.int64], members: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """Return first byte, end, row in ``places`` and number of the file of each of its chunks; no bytes if the file is encoded in another way."""
+        layout = self.source.layout
         assert isinstance(layout, Shards)
+        if not layout.has_same_encoding(file):
+            nothing = np.zeros_like(members)
+            return np.stack([nothing, nothing, members, np.full_like(members, number)], axis=1)
+        located = layout.locate(file, places[members])
+        rows = members[located[:, 2]]
+        self._check_sizes(file, located[:, :2], places[rows])
+        return np.stack([located[:, 0], located[:, 1], rows, np.full_like(rows, number)], axis=1)
+
+    def _write_files(
+        self, output: ShardFile, files: Sequence[StoredFile], located: npt.NDArray[np.int64], cells: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+    ) -> int:
+        """Append the chunks of some files of the source, and return how many are not zero."""
+        target_layout = self.target.layout
         assert isinstance(target_layout, Shards)
-        located = layout.locate(file, places)
         codes = self._codes(cells[located[:, 2]])
-        order = np.argsort(codes if target_layout.is_ordered else located[:, 0], kind="stable")
+        order = np.argsort(codes, kind="stable") if target_layout.is_ordered else np.lexsort((located[:, 0], located[:, 3]))
         located, codes = located[order], codes[order]
-        cells, places, stretches = cells[located[:, 2]], places[located[:, 2]], located[:, :2]
-        self._check_sizes(file, stretches, places)
-        is_cut, ends = self._is_cut(cells), np.cumsum(stretches[:, 1] - stretches[:, 0])
+        cells, places = cells[located[:, 2]], places[located[:, 2]]
+        is_cut, ends = self._is_cut(cells), np.cumsum(located[:, 1] - located[:, 0])
         if self._keeps_outside:
             cut = np.flatnonzero(is_cut)
             is_cut[np.delete(cut, np.s_[:: -(-len(cut) // _CHECKED) or 1])] = False
@@ -235,10 +237,11 @@ class Splice:
 
         def read_batch(batch: slice) -> _Batch:
             pieces = EncodedPieces()
-            read = _read(file, stretches[batch], pieces, store.gap_nbytes)
-            return _Batch(codes[batch], cells[batch], places[batch], is_cut[batch], stretches[batch, 0], pieces, *read)
+            read = _read(files, located[batch], pieces, store.gap_nbytes)
+            return _Batch(codes[batch], cells[batch], places[batch], is_cut[batch], located[batch], pieces, *read)
 
-        return len(located), sum(self._write_batch(output, file.name, batch) for batch in store.map(read_batch, batches, _BATCHES_AHEAD))
+        names = [file.name for file in files]
+        return sum(self._write_batch(output, names, batch) for batch in store.map(read_batch, batches, _BATCHES_AHEAD))
 
     def _check_sizes(self, file: StoredFile, stretches: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> None:
         """Raise CorruptError for sizes that no chunk has, before memory is allocated for them."""
@@ -247,12 +250,20 @@ class Splice:
             where = f"{file.name}: chunk {tuple(places[row, 1:].tolist())}: byte {stretches[row, 0]}"
             raise CorruptError(f"{where}: expected an encoded chunk of at most {largest} bytes, found {sizes[row]} bytes")
 
-    def _write_batch(self, output: ShardFile, name: str, batch: _Batch) -> int:
-        """Append some chunks of a file, and return how many are not zero; compiled loops convert all that need no decoding."""
+    def _encoded(self, cell: Vec4, name: str) -> bytes | None:
+        """Return a chunk of a file that is encoded in another way than its array; None if all voxels are zero."""
+        voxels = np.empty(self.target.grid.chunk, self.target.dtype, order="F")
+        self.source.read_into(voxels, cell_box((cell[1], cell[2], cell[3]), self.target.chunk_shape, self.target.box).topleft)
+        clipped = self._clipped(voxels, cell)
+        return None if is_zero(clipped) else self.target.codec.encode(clipped, name)
+
+    def _write_batch(self, output: ShardFile, names: Sequence[str], batch: _Batch) -> int:
+        """Append some chunks of files with some names, and return how many are not zero; compiled loops convert all that need no decoding."""
         conversion, done, stored = self._conversion, 0, 0
         memory, in_memory, codes, cells = batch.memory, batch.in_memory, batch.codes, batch.cells
         out = batch.pieces.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
-        must_decode, cut = np.full(len(codes), conversion is None), np.flatnonzero(batch.is_cut)
+        has_bytes = in_memory[:, 1] > 0
+        must_decode, cut = ~has_bytes | (conversion is None), np.flatnonzero(batch.is_cut & has_bytes)
         if conversion is not None and len(cut):
             # In most datasets, the voxels around the box are zero: then the chunks that it cuts are copied like the others.
             has_outside = ~conversion.are_zero_outside(memory, in_memory[cut], self._boxes_in(cells[cut]))
@@ -269,9 +280,13 @@ class Splice:
                 done += len(sizes)
             if done < len(codes) and (done < stop or must_decode[done]):
                 (start, nbytes), place, cell = in_memory[done].tolist(), tuple(batch.places[done].tolist()), tuple(cells[done].tolist())
-                data, chunk = memory[start : start + nbytes].tobytes(), f"{name}: chunk {place[1:]}"
+                offset, _, _, number = batch.located[done].tolist()
                 is_cut = bool(batch.is_cut[done]) and not self._keeps_outside
-                one = self._converted(data, place, cell, chunk, int(batch.offsets[done]), is_cut=is_cut)
+                if nbytes:
+                    data, chunk = memory[start : start + nbytes].tobytes(), f"{names[number]}: chunk {place[1:]}"
+                    one = self._converted(data, place, cell, chunk, offset, is_cut=is_cut)
+                else:
+                    one = self._encoded(cell, names[number])
                 stored += 0 if one is None else _append_one(output, int(codes[done]), one)
                 done += 1
         batch.pieces.release()
@@ -279,7 +294,7 @@ class Splice:
 
 
 class _Batch(NamedTuple):
-    """Chunks of one file that are read together."""
+    """Chunks that are read together."""
 
     codes: npt.NDArray[np.uint64]
     cells: npt.NDArray[np.int64]
@@ -288,8 +303,8 @@ class _Batch(NamedTuple):
     """Cells in the source, shape (n, 4)."""
     is_cut: npt.NDArray[np.bool_]
     """Chunks to check for voxels outside of the box."""
-    offsets: npt.NDArray[np.int64]
-    """First byte of each chunk in the file."""
+    located: npt.NDArray[np.int64]
+    """First byte of each chunk in its file, end, row, and number of the file, shape (n, 4)."""
     pieces: EncodedPieces
     """Owner of the memory."""
     memory: npt.NDArray[np.uint8]
@@ -314,19 +329,30 @@ def _append_one(output: ShardFile, code: int, data: bytes) -> int:
     return _append(output, np.array([code], np.uint64), np.array([len(data)], np.int64), np.frombuffer(data, np.uint8))
 
 
-def _read(file: StoredFile, stretches: npt.NDArray[np.int64], pieces: EncodedPieces, gap_nbytes: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Read chunks, shape (n, 2) with first byte and end; return the memory, and first byte and size of each chunk in it."""
-    order = np.argsort(stretches[:, 0], kind="stable")
-    starts, ends = stretches[order, 0], np.maximum.accumulate(stretches[order, 1])
-    cuts = np.flatnonzero(starts[1:] > ends[:-1] + gap_nbytes) + 1
-    firsts, lasts = starts[np.append(0, cuts)], ends[np.append(cuts, len(ends)) - 1]
-    at = np.cumsum(lasts - firsts) - (lasts - firsts)  # of each byte range in memory
-    memory = pieces.reserve(int((lasts - firsts).sum()))
-    for first, last, to in zip(firsts.tolist(), lasts.tolist(), at.tolist(), strict=True):
+def _read(
+    files: Sequence[StoredFile], located: npt.NDArray[np.int64], pieces: EncodedPieces, gap_nbytes: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Read chunks, shape (n, 4) with first byte, end, row and number of the file; return the memory, and first byte and size of each chunk in it."""
+    in_memory = np.stack([np.zeros(len(located), np.int64), located[:, 1] - located[:, 0]], axis=1)
+    ranges, used = [], 0  # of files: first byte, end, and first byte in memory
+    for number in np.unique(located[:, 3]).tolist():
+        rows = np.flatnonzero((located[:, 3] == number) & (in_memory[:, 1] > 0))
+        if not len(rows):
+            continue
+        rows = rows[np.argsort(located[rows, 0], kind="stable")]
+        starts, ends = located[rows, 0], np.maximum.accumulate(located[rows, 1])
+        cuts = np.flatnonzero(starts[1:] > ends[:-1] + gap_nbytes) + 1
+        firsts, lasts = starts[np.append(0, cuts)], ends[np.append(cuts, len(ends)) - 1]
+        at = used + np.cumsum(lasts - firsts) - (lasts - firsts)
+        ranges += [(files[number], *numbers) for numbers in zip(firsts.tolist(), lasts.tolist(), at.tolist(), strict=True)]
+        group = np.searchsorted(firsts, starts, "right") - 1
+        in_memory[rows, 0] = starts - firsts[group] + at[group]
+        used += int((lasts - firsts).sum())
+    memory = pieces.reserve(used)
+    for file, first, last, to in ranges:
         if not file.read_into(memory[to : to + last - first], first):
             raise MissingError(f"{file.name}: not found, though it existed a moment ago")
-    group = np.searchsorted(firsts, stretches[:, 0], "right") - 1
-    return memory, np.stack([stretches[:, 0] - firsts[group] + at[group], stretches[:, 1] - stretches[:, 0]], axis=1)
+    return memory, in_memory
 
 
 def _decoded_nbytes(array: StoredArray) -> int:

@@ -27,6 +27,8 @@ import numpy as np
 from wkwdask.errors import BoundsError, CorruptError, IncompleteWriteError, UnsupportedError
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import minus, plus
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.file_buffer import EncodedBytes, EncodedPieces, FileBuffer
 from wkwdask.model.layout import Shards, box_cells
@@ -209,6 +211,16 @@ class TargetArray:
         part_of_array(out, box, whole.topleft)[...] = array
         return out, whole.topleft
 
+    def _from_chunk_corner(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
+        """Extend an array (c, x, y, z) by zeros to the corner of a chunk: a box may begin inside of one."""
+        before = vec3([n % edge for n, edge in zip(topleft, self.chunk_shape, strict=True)])
+        if before == (0, 0, 0):
+            return array, topleft
+        x, y, z = before
+        out = np.zeros((len(array), *plus(before, vec3(array.shape[1:]))), array.dtype, order="F")
+        out[:, x:, y:, z:] = array
+        return out, minus(topleft, before)
+
     def _cells(self, box: BoundingBox) -> npt.NDArray[np.int64]:
         """List the chunks that a box touches, with all channels, shape (n, 4)."""
         return box_cells((range(self.array.grid.counts[0]), *cell_range(box, self.chunk_shape)))
@@ -254,8 +266,9 @@ class TargetArray:
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole chunks without storing it, and return the size."""
+        voxels, topleft = self._from_chunk_corner(self.clip_to_box(array, topleft), topleft)
         sink = FileBuffer(None)
-        _, sizes, _ = self._encode_into(sink, self.clip_to_box(array, topleft), topleft, stores_zeros=self.array.layout.is_dense)
+        _, sizes, _ = self._encode_into(sink, voxels, topleft, stores_zeros=self.array.layout.is_dense)
         sink.discard()
         return int(sizes.sum())
 
@@ -353,8 +366,7 @@ class TargetArray:
         """Encode an array (c, x, y, z) of whole chunks, which may extend beyond the box, for a writer of a part or a whole shard; any thread can do it."""
         voxels, stats = self.clip_to_box(array, topleft), Stats(self.mag)
         stats.add(voxels, topleft)
-        if self.merges:
-            voxels, topleft = self.with_borders(voxels, topleft)
+        voxels, topleft = self.with_borders(voxels, topleft) if self.merges else self._from_chunk_corner(voxels, topleft)
         return self._encoded_chunks(voxels, topleft, stats, is_part=is_part) if self.is_sharded else self._encoded_files(voxels, topleft, stats)
 
     def _encoded_chunks(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats, *, is_part: bool) -> EncodedBox:

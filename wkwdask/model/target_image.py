@@ -31,8 +31,8 @@ class Destination:
     """Name of the image if the URL names a container of several."""
     mag: Mag | None = None
     """Mag, if the URL does not state it."""
-    all_mags: tuple[Mag, ...] = ()
-    """Mags of another image that are written together, finest first; empty if an array is written."""
+    levels: tuple[LevelSpec, ...] = ()
+    """Levels of another image that are written together, finest first; empty if an array is written."""
     category: str | None = None
     """``"color"`` or ``"segmentation"`` for a new image."""
     guessed_category: str = "color"
@@ -61,6 +61,11 @@ class Destination:
     """Whether copied files and chunks may contain voxels outside the box, which the image does not show."""
 
     @property
+    def all_mags(self) -> tuple[Mag, ...]:
+        """Mags that are written together, finest first."""
+        return tuple(spec.box.mag for spec in self.levels)
+
+    @property
     def required_voxel_size_nm(self) -> Lengths | None:
         """Voxel size that a user or an array states, which an existing image must have."""
         return self.voxel_size_nm or self.coordinate_voxel_size_nm
@@ -78,6 +83,8 @@ class LevelSpec:
     """Whether it is a copy of the level that it is stored like: then options that are not given are those of that level."""
     source: StoredArray | None = None
     """Array of another image with its voxels: options that are not given should suit its stored chunks, so that these are copied without decoding."""
+    extent: BoundingBox | None = None
+    """Whole array that a copy repeats, if it contains more than the box [absolute voxels of its mag]."""
 
     @classmethod
     def like(cls, volume: Volume, box: BoundingBox | None = None, *, is_copy: bool = False) -> LevelSpec:
@@ -121,6 +128,8 @@ class NewLevels:
     """Warnings for users, such as :class:`wkwdask.errors.ViewerWarning`."""
     stored_as: str = ""
     """Description of the storage, for users."""
+    placed_as: str = ""
+    """Description of the voxels around the box that arrays have, for users; empty if there are none."""
     is_unchanged: bool = False
     """Whether a copied level is stored exactly like its source."""
     loss: str | None = None

@@ -445,7 +445,7 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
         sample = _sample_copy(source, plan, target, occupied)
         nbytes = target.expected_nbytes(shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio)
         seconds = 0.0 if copies else nbytes_in * sample.seconds_per_byte * _OVERHEAD  # copied chunks are not encoded, so the sample only estimates the size
-    source_notes = planned.notes if isinstance(planned, Import) else ()
+    source_notes = planned.notes if isinstance(planned, Import) else tuple(filter(None, [planned.placed_as]))
     notes = (*source_notes, *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *_start_notes(staged))
     seconds += _SECONDS_PER_TASK * job.num_tasks
     return ConvertedMag(

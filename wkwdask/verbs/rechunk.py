@@ -111,6 +111,8 @@ class Rechunk(Plan):
     """Whether all voxels are compared before the mag is published."""
     why_decoded: str = ""
     """Why chunks are decoded and encoded, an empty text if they are spliced."""
+    placed_as: str = ""
+    """Description of the voxels around the box, see :class:`wkwdask.model.target_image.NewLevels`."""
 
     @property
     def decodes(self) -> bool:
@@ -133,6 +135,8 @@ class Rechunk(Plan):
         report, notes = tally.report(folder), [note]
         if report.voxels and not report.files:
             notes.append(f"{folder} is all zero, as {self.volume.name} is")
+        if self.placed_as:
+            notes.append(self.placed_as)
         if tally.outside and self.volume.box.size == self.stored.box.size:  # a part was not chosen, so nobody expects that voxels are left out
             found = "of those that were checked " if self.target.keeps_files else ""
             fate = "copied; strict_box=True leaves them out" if self.target.keeps_files else "left out"
@@ -169,12 +173,16 @@ class CopySource:
     settings: dict[str, Any]
     """Settings that describe the selection and conversion."""
 
+    @property
+    def spec(self) -> LevelSpec:
+        """Level with these voxels."""
+        source = self.source
+        return replace(LevelSpec.like(source), source=source if isinstance(source, StoredArray) and has_stored_chunks(source) else None)
+
 
 def lay_out_copy(target: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
     """Plan one level with the voxels of a volume, or resume the interrupted job of the same settings."""
-    source = copy.source
-    spec = replace(LevelSpec.like(source), source=source if isinstance(source, StoredArray) and has_stored_chunks(source) else None)
-    levels = target.new_levels([spec], options, existing=existing)
+    levels = target.new_levels([copy.spec], options, existing=existing)
     return copy_into(copy, levels, existing, workers, encodes="level" in options.explicit())
 
 
@@ -187,12 +195,12 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
     whole = move.level.open()
     shown = cropped(whole, options.box)
     source = its_format.with_all_files(shown) if in_place else shown
-    volume = translated(source, options.translate, "translate", "copied")
+    volume: StoredArray = translated(source, options.translate, "translate", "copied")
     if move.destination is None:
         target = its_format.target_in(move.image, allow_external=options.allow_external)
     else:
         target = _copy_target(its_format, move, move.destination, options)
-    spec = LevelSpec.like(volume, is_copy=True)
+    spec = _spec_of_copy(volume, options)
     levels = target.new_levels([spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing)
     if in_place and levels.is_unchanged and its_format.is_uniform(source):
         return None
@@ -203,6 +211,11 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
         return job
     staged = replace(job.staged, existing="overwrite", box=shown.box, nbytes_in=LevelSpec.like(shown).nbytes)
     return replace(job, staged=staged, in_place=True)
+
+
+def _spec_of_copy(volume: StoredArray, options: RechunkOptions) -> LevelSpec:
+    """Return the level that a copy makes; without a box to copy, its array has all voxels of the source."""
+    return replace(LevelSpec.like(volume, is_copy=True), extent=volume.extent if options.box is None else None)
 
 
 def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
@@ -221,7 +234,10 @@ def _copy_target(its_format: ArrayFormat, move: LevelCopy, destination: Destinat
         box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
     keeps = options.command == "copy" and options.box is None
     external = options.allow_external
-    return its_format.target(replace(destination, image_box=box, allow_external=external, keeps_files=keeps, translate=options.translate))
+    sources = [spec.source for spec in destination.levels if spec.source is not None]
+    copies = [translated(cropped(source, options.box), options.translate, "translate", "copied") for source in sources]
+    levels = tuple(replace(_spec_of_copy(copy, options), source=source) for copy, source in zip(copies, sources, strict=True))
+    return its_format.target(replace(destination, levels=levels, image_box=box, allow_external=external, keeps_files=keeps, translate=options.translate))
 
 
 def _check_apart(folder: str, source: str) -> None:
@@ -246,4 +262,4 @@ def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, 
         plan = plan_upsampling(target.box, source.box.mag, tiling, workers, region, source.chunk_shape)
     record = {"region": plan.region_shape, "presence": occupancy_digest(source, [plan.region_shape])}
     staged = draft.mags([target], spec.nbytes, levels.edit, record)
-    return Rechunk(source, plan, target, staged, copy.stored, notes=levels.warnings, loss=levels.loss, why_decoded=why_decoded)
+    return Rechunk(source, plan, target, staged, copy.stored, notes=levels.warnings, loss=levels.loss, why_decoded=why_decoded, placed_as=levels.placed_as)

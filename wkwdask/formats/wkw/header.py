@@ -226,7 +226,7 @@ def _lengths_of_chunks(source: StoredArray | None, options: WkwOptions) -> tuple
     if not source.layout.is_sharded or source.grid.file is None:
         return edge, None, compression
     file = source.grid.file[1]
-    is_file = source.grid.file[1:] == (file,) * 3 and _is_length(file // edge) and not any(o % file for o in source.origin)
+    is_file = source.grid.file[1:] == (file,) * 3 and _is_length(file // edge)
     return edge, file // edge if is_file else None, compression
 
 

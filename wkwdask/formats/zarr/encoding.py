@@ -43,10 +43,8 @@ class ArrayEncoding:
     version: int = 3
     blosc: tuple[str, int] = BLOSC
     """Compressor inside Blosc, and its shuffle as a number."""
-    origin: Vec3 | None = None
-    """Absolute voxel at which the array begins, None for that of its box."""
-    has_channels_last: bool = False
-    """Whether the channels of a voxel are stored one after another."""
+    is_spliced: bool = False
+    """Whether chunks are those of WKW, with the channels of a voxel one after another, so that they can be copied without decoding."""
 
     @property
     def shard_shape(self) -> Vec3:
@@ -56,7 +54,7 @@ class ArrayEncoding:
 
     def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
         codecs, outer = raw_codecs(self.dtype), self.chunk_shape
-        if self.has_channels_last and self.num_channels > 1:  # from the axes c, z, y, x to z, y, x, c
+        if self.is_spliced and self.num_channels > 1:  # from the axes c, z, y, x to z, y, x, c
             codecs.insert(0, {"name": "transpose", "configuration": {"order": [1, 2, 3, 0]}})
         if self.compression != "raw":
             settings = self._settings({number: name for name, number in SHUFFLES.items()}[self.blosc[1]])
@@ -101,7 +99,8 @@ def blosc_of(like: Volume | None) -> tuple[str, int]:
     return (like.codec.blosc if isinstance(like, StoredArray) and isinstance(like.codec, ZarrChunks) else None) or BLOSC
 
 
-def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str, *, is_label: bool) -> ArrayEncoding:
+def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str, *, is_label: bool, size: Vec3 | None = None) -> ArrayEncoding:
+    """Return the encoding that the options ask for; ``size`` is that of the array, by default that of the box."""
     dtype = checked_dtype(spec.dtype)
     # a byte shuffle helps to compress numbers of several bytes, but breaks up the repeated ids of a segmentation
     compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
@@ -112,7 +111,7 @@ def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: s
             raise ValueError("OME-NGFF 0.4 is stored in Zarr 2, which has no shards: omit shard_shape, or write version 0.5")
         is_sharded = False
     if isinstance(stored.shard_shape, bool):
-        cells = default_chunks_per_shard(spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
+        cells = default_chunks_per_shard(size or spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
     else:
         cells = chunks_per_shard(stored.shard_shape, stored.chunk_shape)
     level, number = options.level_of(compression), zarr_format_of(version)
@@ -131,12 +130,10 @@ def spliced_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: 
     compression = {LZ4_BLOCK: "blosc", "raw": "raw"}.get(encoding.compression)
     if compression is None:
         return None
-    # The array begins at the corner of a file, so that each file becomes a shard. Parts of it outside of the box are absent.
-    x, y, z = (o + (t - o) // n * n for o, t, n in zip(source.origin, spec.box.topleft, source.shard_shape, strict=True))
     cells = chunks_per_shard(source.shard_shape, source.chunk_shape)
     return ArrayEncoding(
         checked_dtype(spec.dtype), spec.num_channels, axes, source.chunk_shape, compression, _LZ4_LEVEL if compression == "blosc" else 0, cells, True,
-        blosc=(encoding.encoder, 0), origin=(x, y, z), has_channels_last=True,
+        blosc=(encoding.encoder, 0), is_spliced=True,
     )  # fmt: skip
 
 

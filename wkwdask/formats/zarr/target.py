@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +25,7 @@ from wkwdask.formats.zarr.encoding import (
     spliced_encoding,
     with_defaults_from,
 )
-from wkwdask.formats.zarr.layer import read_node
+from wkwdask.formats.zarr.layer import find_zarr_layers, read_node
 from wkwdask.formats.zarr.ngff import (
     DEFAULT_VERSION,
     LABELS,
@@ -42,12 +43,13 @@ from wkwdask.formats.zarr.ngff import (
 from wkwdask.formats.zarr.ngff_copy import NgffGroup, moved_entry
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, read_attributes, read_image, stated_axes
 from wkwdask.geometry.mag import Mag
-from wkwdask.geometry.vectors import minus
+from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import guess_category
+from wkwdask.plans.extents import common_extent, extent_beside
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path, stated_path
 from wkwdask.store.store import open_store
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.layer import Node
     from wkwdask.formats.zarr.ngff import PyramidLevel
     from wkwdask.formats.zarr.options import ZarrOptions
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.model.target_image import Destination, LevelSpec
@@ -88,14 +91,14 @@ class NgffTarget(TargetFolder):
         version = self._version(options, source)
         dtype = checked_dtype(first.dtype)
         is_label = (self.destination.category or guess_category(dtype, first.num_channels)) == "segmentation"
-        entry = self._copied_entry(first, version, like)
+        encoded = partial(_encoding, options=options, version=version, is_label=is_label)
+        together = sorted(self.destination.levels or specs, key=lambda spec: (spec.box.mag.maximum, spec.box.mag.factors))
+        last = together[-1]
+        coarsest = encoded(last, (last.source or like) if last.is_copy else like, shared.letters)
+        extents = self._extents(specs, together, coarsest)
+        entry = self._copied_entry(first, extents[0], version, like)
         axes = shared.letters if entry is None else like.codec.axes  # type: ignore[union-attr]
-        blosc = blosc_of(like) if options.compression is None else BLOSC
-        options = with_defaults_from(options, like)
-        encodings = [
-            spliced_encoding(spec, options, version, axes) or replace(choose_encoding(spec, options, version, axes, is_label=is_label), blosc=blosc)
-            for spec in specs
-        ]
+        encodings = [encoded(spec, like, axes, extent.size) for spec, extent in zip(specs, extents, strict=True)]
         if entry is None:
             # An explicit voxel size comes first, so that a mismatch with the existing image is reported.
             size = self.destination.required_voxel_size_nm or next(iter(sizes.values()), None) or self.destination.source_voxel_size_nm
@@ -103,8 +106,7 @@ class NgffTarget(TargetFolder):
                 size = min(filter(None, (_base_size(stored, Mag(1, 1, 1), shared) for stored in self._entries)), default=None)
             if size is None:
                 raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
-            corners = (encoding.origin or spec.box.topleft for spec, encoding in zip(specs, encodings, strict=True))
-            levels = [self._new_level(spec.box.mag, corner, size, shared) for spec, corner in zip(specs, corners, strict=True)]
+            levels = [self._new_level(extent.mag, extent.topleft, size, shared) for extent in extents]
             edit, lost = self._edit(first, levels, shared, version, is_label=is_label)
             paths = [level.path for level in levels]
         else:
@@ -114,23 +116,55 @@ class NgffTarget(TargetFolder):
         root = self._root(version)
         folders = tuple(root.level_folder(path, [entry["path"] for entry in self._entries if entry["path"] not in paths]) for path in paths)
         names = None if entry is not None or self.image is None else [axis.get("name") for axis in shared.named]
-        targets = tuple(_target_array(folder, spec, encoding, source, names) for folder, spec, encoding in zip(folders, specs, encodings, strict=True))
-        if self.destination.keeps_files:  # arrays of copied chunks have an origin
-            targets = tuple(replace(target, keeps_files=encoding.origin is not None) for target, encoding in zip(targets, encodings, strict=True))
+        placed = list(zip(specs, encodings, extents, strict=True))
+        targets = tuple(_target_array(folder, *level, source, names) for folder, level in zip(folders, placed, strict=True))
+        if self.destination.keeps_files:
+            targets = tuple(replace(target, keeps_files=encoding.is_spliced) for target, encoding in zip(targets, encodings, strict=True))
         if size is not None:
             self._check_voxel_size(size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)})
         array_settings = list(map(journal_settings, specs, encodings))
-        settings = {"version": version, "voxel_size": size and list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
+        settings: dict[str, Any] = {
+            "version": version,
+            "voxel_size": size and list(size),
+            "label": is_label,
+            "dtype": dtype.name,
+            "channels": first.num_channels,
+        }
         # journals store a list with a value per array, and for a single array the value alone
         for name in array_settings[0]:
             settings[name] = array_settings[0][name] if len(specs) == 1 else [values[name] for values in array_settings]
+        if any(extent != spec.box for spec, _, extent in placed):
+            settings["extents"] = [[*extent.topleft, *extent.size] for extent in extents]
         if any(target.keeps_files for target in targets):
             settings["keeps_outside"] = True
-        parent = root.work_folder(self.folder, folders)
-        return NewLevels(parent, folders, targets, settings, edit, (*self._warnings(specs), *lost), describe(encodings[0]))
+        warnings, parent = (*self._warnings(specs), *lost), root.work_folder(self.folder, folders)
+        return NewLevels(parent, folders, targets, settings, edit, warnings, describe(encodings[0]), placed_as=_margins(together[0], extents[0]))
 
     def _root(self, version: str) -> Root:
         return Root(self.folder, f"{self.folder}/{FILE_NAME if zarr_format_of(version) == 3 else '.zattrs'}", self.destination.allow_external)
+
+    def _extents(self, specs: Sequence[LevelSpec], together: Sequence[LevelSpec], coarsest: ArrayEncoding) -> list[BoundingBox]:
+        """Return the box of each new array: all levels of an image begin and end in one place.
+
+        ``together`` are the levels that one call writes, and ``coarsest`` is the encoding of the last of them.
+        """
+        if all(spec.extent is not None for spec in specs):
+            return [spec.extent for spec in specs if spec.extent is not None]
+        other = self._extent_of_others({spec.box.mag for spec in (*specs, *together)})
+        if other is not None:
+            return [extent_beside(other, spec.box) for spec in specs]
+        if len(together) == 1 and not coarsest.is_spliced:
+            return [specs[0].box]
+        common = common_extent([spec.box for spec in together], coarsest.chunk_shape)
+        return [common.in_mag(spec.box.mag) for spec in specs]
+
+    def _extent_of_others(self, mags: Collection[Mag]) -> BoundingBox | None:
+        """Return the box of the array of the finest level whose mag is none of the given ones; None if there is no other level."""
+        if not self._entries:
+            return None
+        (image,) = find_zarr_layers(self.folder)
+        others = (level for level in image.levels if level.mag is not None and level.mag not in mags and not level.problem)
+        return next((level.open().extent for level in others), None)
 
     @property
     def _source(self) -> NgffGroup | None:
@@ -138,7 +172,7 @@ class NgffTarget(TargetFolder):
         details = None if self.destination.image is None else self.destination.image.details
         return details if isinstance(details, NgffGroup) else None
 
-    def _copied_entry(self, spec: LevelSpec, version: str, like: Volume | None) -> dict[str, Any] | None:
+    def _copied_entry(self, spec: LevelSpec, extent: BoundingBox, version: str, like: Volume | None) -> dict[str, Any] | None:
         """Return the dataset entry of a copied level; None for a level whose axes or version differ from those of its source."""
         source = self._source
         if not spec.is_copy or source is None or source.version != version or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrChunks):
@@ -151,7 +185,7 @@ class NgffTarget(TargetFolder):
             return None
         scale = scale_of(entry)
         path = next((other["path"] for other in self._entries if len(scale) > 1 and scale_of(other) == scale), None)
-        moves = {letter: low - before for letter, low, before in zip("xyz", spec.box.topleft, like.origin, strict=True)}
+        moves = {letter: low - before for letter, low, before in zip("xyz", extent.topleft, like.origin, strict=True)}
         return moved_entry(entry, path or (spec.box.mag.name if "/" in level.key else level.key), [moves.get(letter, 0) for letter in axes])
 
     def _copied_edit(self, entry: dict[str, Any], spec: LevelSpec, version: str, like: Any) -> tuple[NgffEdit, list[Warning]]:
@@ -271,8 +305,9 @@ class ArrayTarget(TargetFolder):
         node, spec = read_node(self.folder), specs[0]
         if node is None or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrChunks) or [spec.box.mag for spec in specs] != [like.mag]:
             raise UnsupportedError(f"{self.folder}: is a single Zarr array, and levels need an image: write it as a level of one with save()")
-        encoding = choose_encoding(spec, with_defaults_from(options, like), "0.4" if node.record == ".zarray" else "0.5", like.codec.axes, is_label=False)
-        target = _target_array(self.folder, spec, encoding, node, keeps_place=False)
+        extent, version = spec.extent or spec.box, "0.4" if node.record == ".zarray" else "0.5"
+        encoding = choose_encoding(spec, with_defaults_from(options, like), version, like.codec.axes, is_label=False, size=extent.size)
+        target = _target_array(self.folder, spec, encoding, extent, node, keeps_place=False)
         above = dirname(self.folder)
         return NewLevels(above, (self.folder,), (target,), journal_settings(spec, encoding), ArrayEdit(above), stored_as=describe(encoding))
 
@@ -292,6 +327,25 @@ def _copied_node(spec: LevelSpec, like: Volume | None) -> Node | None:
     return read_node(like.name) if spec.is_copy and isinstance(like, StoredArray) else None
 
 
+def _encoding(
+    spec: LevelSpec, like: Volume | None, axes: str, size: Vec3 | None = None, *, options: ZarrOptions, version: str, is_label: bool
+) -> ArrayEncoding:
+    """Return the encoding of a new array; ``like`` is an array whose storage is used for options that are not given, ``size`` that of the array."""
+    blosc = blosc_of(like) if options.compression is None else BLOSC
+    filled = with_defaults_from(options, like)
+    chosen = choose_encoding(spec, filled, version, axes, is_label=is_label, size=size)
+    return spliced_encoding(spec, filled, version, axes) or replace(chosen, blosc=blosc)
+
+
+def _margins(spec: LevelSpec, extent: BoundingBox) -> str:
+    """Describe the voxels of arrays around the box of the finest level; ``extent`` is that of any level. A copy has those of its source."""
+    (low, high), (first, end) = ([times(corner, box.mag.factors) for corner in (box.topleft, box.bottomright)] for box in (spec.box, extent))
+    before, after = (" x ".join(map(str, lengths)) for lengths in (minus(low, first), minus(end, high)))
+    if (first, end) == (low, high) or spec.extent is not None:
+        return ""
+    return f"arrays begin {before} voxels of mag 1 before the bounding box and end {after} after it, on a block and a voxel of the coarsest level"
+
+
 def _base_size(entry: Mapping[str, Any], mag: Mag, axes: ImageAxes) -> Lengths | None:
     """Return the voxel size of mag 1 in nanometers according to the dataset entry of a mag; None if it has no scale."""
     lengths = axes.lengths_nm(scale_of(entry))
@@ -299,15 +353,14 @@ def _base_size(entry: Mapping[str, Any], mag: Mag, axes: ImageAxes) -> Lengths |
 
 
 def _target_array(
-    folder: str, spec: LevelSpec, encoding: ArrayEncoding, source: Node | None = None, names: Any = None, *, keeps_place: bool = True
+    folder: str, spec: LevelSpec, encoding: ArrayEncoding, extent: BoundingBox, source: Node | None = None, names: Any = None, *, keeps_place: bool = True
 ) -> TargetArray:
-    """Return a new array as a target, which may begin before its box. A copy has attributes and names of axes of its source."""
-    store, box, origin = open_store(folder), spec.box, encoding.origin or spec.box.topleft
+    """Return a new array as a target, which may be larger than its box. A copy has attributes and names of axes of its source."""
+    store, box, origin, size = open_store(folder), spec.box, extent.topleft, extent.size
     attributes = {} if source is None else {name: value for name, value in source.attributes.items() if name not in (VIEW_MARK, INNER_BOX)}
     attributes |= {"mag": list(box.mag.factors), "offset_vx": list(origin)} if keeps_place else {}
-    if origin != box.topleft:
+    if extent != box:
         attributes[INNER_BOX] = [*minus(box.topleft, origin), *box.size]
-    size = minus(box.bottomright, origin)
     if encoding.version == 2:
         documents = {".zarray": encoding.document_v2(size), ".zattrs": attributes}
     else:
@@ -317,7 +370,7 @@ def _target_array(
             documents[FILE_NAME]["dimension_names"] = names
     name = next(iter(documents))
     array = zarr_array(store, name, documents[name], encoding.axes, is_new=True)
-    array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=origin), part=box if origin != box.topleft else None)
+    array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=origin), part=box if extent != box else None)
     return TargetArray(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
 
 
