@@ -25,7 +25,6 @@ EMPTY_LEVEL = Fault("a box in which a coarse level has no voxels is not copied",
 THREE = Fault("new images keep shards of three chunks and are refused", (ValueError,))
 TYPES = Fault("float16 and bool are float32 and uint8 for all verbs", (AssertionError, TypeError))
 LAYERS = Fault("Zarr layers of a dataset are not verified, and written with the padding of their arrays", (AssertionError, MissingError))
-PLACED = Fault("levels of an export begin at corners of files, so that their extents differ")
 
 EXPECTED_FAILURES = {
     ("pyramid", "n5-channels"): N5_LEVELS,
@@ -174,7 +173,6 @@ EXPECTED_FAILURES = {
     ("dust_to_wkw", "webknossos"): LAYERS,
     ("renumber", "webknossos"): LAYERS,
     ("renumber_to_wkw", "webknossos"): LAYERS,
-    ("convert_levels_to_ngff-0.5", "wkw"): PLACED,
     ("pyramid_mode", "n5-channels"): N5_LEVELS,
     ("pyramid_of_labels", "n5-channels"): N5_LEVELS,
     ("pyramid_mode", "n5-bare"): N5_LEVELS,

@@ -185,7 +185,7 @@ def cropped(volume: Any, box: BoundingBox | None, what: str = "the mag") -> Any:
     return volume.cropped(inside)
 
 
-def translated(volume: Volume, shift: Vec3, option: str, participle: str) -> Volume:
+def translated(volume: Any, shift: Vec3, option: str, participle: str) -> Any:
     """Move a volume by a vector [voxels of mag 1]; errors name the ``option`` and what is done to mags, for example "copied"."""
     mag = volume.box.mag
     if not any(shift):
