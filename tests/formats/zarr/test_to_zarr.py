@@ -241,7 +241,7 @@ def test_a_layer_and_back(tmp_path, dataset, version):
 
 def test_parts_of_a_layer(tmp_path, dataset):
     """One mag, a box, other values, another place."""
-    box = ((12, 22, 32), (8, 6, 10))
+    box = (12, 22, 32, 8, 6, 10)
     wkwdask.convert(dataset / "color" / "1", tmp_path / "a.ome.zarr", bounding_box=box, dtype="uint16", value_range=(0, 255), offset=(-100, 0, 0))
     expected = wkwdask.read(dataset / "color" / "1", wkwdask.BoundingBox((12, 22, 32), (8, 6, 10)))[0].T.astype("uint16") * 257
     np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr"), expected)
