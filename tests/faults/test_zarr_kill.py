@@ -103,3 +103,35 @@ def test_a_single_array_is_read_correctly_whenever_its_rechunking_is_killed(tmp_
             rechunk(folder)
         assert contents(folder) == expected, step
         assert leftovers(folder) == [], step
+
+
+COPIES = {
+    "copy": lambda source, target, **options: wkwdask.copy(source, target, **options),
+    "rechunk": lambda source, target, **options: wkwdask.rechunk(source, target, chunk_shape=(6, 6, 6), **options),
+    "compress": lambda source, target, **options: wkwdask.compress(source, target, compression="zstd", **options),
+}
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5", "0.6"])
+@pytest.mark.parametrize("verb", COPIES)
+def test_the_same_call_completes_a_killed_copy_of_several_levels(tmp_path, version, verb):
+    image = f"zarr://{tmp_path}/image"
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.to_zarr(VOXELS[np.newaxis], image, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8), ngff=version)
+        wkwdask.build_pyramid(image, mags=["2", "4"], method="mean")
+
+    def copy(folder, **options):
+        with without_flushing():
+            return COPIES[verb](image, f"zarr://{folder}/new", **options)
+
+    (tmp_path / "whole").mkdir()
+    changes, _ = killed_at(0, copy, tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
+    steps = range(1, changes + 1) if KILLS else [changes * n // 5 for n in range(1, 5)]
+    for step in killed_at_each(steps, copy, Path.mkdir, tmp_path / "killed"):
+        with dask.config.set(scheduler="synchronous"):
+            copy(tmp_path / "killed")
+        assert contents(tmp_path / "killed") == expected, step
+        assert [name for name in leftovers(tmp_path / "killed") if not Path(name).name.startswith(".z")] == [], step  # documents of version 2
+        with dask.config.set(scheduler="synchronous"):
+            assert "nothing to do" in copy(tmp_path / "killed", existing="resume").note

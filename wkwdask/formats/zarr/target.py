@@ -123,9 +123,11 @@ class NgffTarget(TargetFolder):
         if size is not None:
             self._check_voxel_size(size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)})
         array_settings = list(map(journal_settings, specs, encodings))
+        # A copied level has the scale of its source. The first level of a copy has no image yet to count mags from, the same call repeated has one.
+        stated_size = None if size is None or entry is not None else list(size)
         settings: dict[str, Any] = {
             "version": version,
-            "voxel_size": size and list(size),
+            "voxel_size": stated_size,
             "label": is_label,
             "dtype": dtype.name,
             "channels": first.num_channels,
