@@ -14,7 +14,7 @@ from PIL import Image
 from support.inside import before_task
 
 import wkwdask
-from wkwdask.errors import CorruptError, MissingError, SectionWarning, TruncatedError, UnsupportedError
+from wkwdask.errors import BoundsError, CorruptError, MissingError, SectionWarning, TruncatedError, UnsupportedError
 from wkwdask.formats.zarr.codec import _compressor
 
 
@@ -266,3 +266,54 @@ def test_a_package_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tifffile", None)
     with pytest.raises(ModuleNotFoundError, match=r"a\.tif: needs the package tifffile.*pip install 'wkwdask\[convert\]'"):
         converted(tmp_path / "a.tif", tmp_path)
+
+
+# ----------------------------------------------------------------------------- positions that files state
+
+
+def write_cremi(path, array, offset=(120, 8, 24), resolution=(40, 4, 4)):
+    """Write a volume with attributes in nanometers in the order z, y, x, as the files of the CREMI challenge have it."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("volumes/labels/neuron_ids", data=array)
+        data.attrs["resolution"] = np.asarray(resolution, float)
+        data.attrs["offset"] = np.asarray(offset, float)
+    return f"{path}:volumes/labels/neuron_ids"
+
+
+def test_a_volume_of_cremi_lies_where_its_offset_says(tmp_path):
+    labels = random_voxels((5, 12, 14), "uint64") + 1
+    source = write_cremi(tmp_path / "sample_A_padded.hdf", labels)
+    wkwdask.convert(source, tmp_path / "ds", layer="cells")
+    layer = wkwdask.open_dataset(tmp_path / "ds")["cells"]
+    assert (layer.bounding_box.topleft, layer.bounding_box.size) == ((6, 2, 3), (14, 12, 5))
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="cells", mag=1)[0], labels.transpose(2, 1, 0))
+    wkwdask.convert(source, f"n5://{tmp_path}/c.n5/cells")
+    assert wkwdask.info(f"n5://{tmp_path}/c.n5/cells").scales[0].box.topleft == (6, 2, 3)
+    wkwdask.convert(source, f"n5://{tmp_path}/c.n5/moved", offset=(0, 0, 0))
+    assert wkwdask.info(f"n5://{tmp_path}/c.n5/moved").scales[0].box.topleft == (0, 0, 0)
+    wkwdask.apply(np.copy, source, f"n5://{tmp_path}/c.n5/applied")
+    assert wkwdask.info(f"n5://{tmp_path}/c.n5/applied").scales[0].box.topleft == (6, 2, 3)
+    assert wkwdask.diff(source, tmp_path / "ds" / "cells" / "1").equal
+
+
+@pytest.mark.parametrize(
+    ("offset", "resolution", "topleft"),
+    [
+        ((100, 6, 25), (40, 4, 4), (6, 1, 2)),  # between voxels: the nearest one, half a voxel is rounded down
+        ((np.nan, 8, 24), (40, 4, 4), (0, 0, 0)),
+        ((8, 24), (40, 4, 4), (0, 0, 0)),
+        ((120, 8, 24), (0, 4, 4), (0, 0, 0)),  # no voxel size, so no unit
+    ],
+)
+def test_offsets_that_are_no_voxels(tmp_path, offset, resolution, topleft):
+    source = write_cremi(tmp_path / "a.h5", random_voxels((5, 12, 14)), offset, resolution)
+    wkwdask.convert(source, tmp_path / "ds", layer="em", voxel_size=(4, 4, 40))
+    assert wkwdask.open_dataset(tmp_path / "ds")["em"].bounding_box.topleft == topleft
+
+
+def test_a_negative_position_is_refused_by_wkw(tmp_path):
+    source = write_cremi(tmp_path / "a.h5", random_voxels((5, 12, 14)), (-120, 8, 24))
+    with pytest.raises(BoundsError, match="no voxels below 0: move it with offset="):
+        wkwdask.convert(source, tmp_path / "ds", layer="em")
+    wkwdask.convert(source, tmp_path / "ds", layer="em", offset=(0, 0, 0))

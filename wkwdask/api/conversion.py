@@ -66,7 +66,7 @@ def convert(
     axes: str | None = None,
     dtype: Any = None,
     value_range: tuple[float, float] | None = None,
-    offset: Sequence[int] = (0, 0, 0),
+    offset: Sequence[int] | None = None,
     voxel_size: Sequence[float] | None = None,
     unit: str = "nm",
     category: Literal["color", "segmentation"] | None = None,
@@ -119,9 +119,9 @@ def convert(
     value_range : pair of float, optional
         Values that become the minimum and maximum of ``dtype`` (0 and 1 for floats). Values between them are scaled and rounded half to even, others are
         clipped.
-    offset : sequence of 3 int
-        Position of the first voxel of the source in the mag. Between volumes with several mags, the translation of all voxels [voxels of mag 1]. WKW has no
-        negative positions.
+    offset : sequence of 3 int, optional
+        Position of the first voxel of images or of an array in the mag; by default that which an HDF5 file of CREMI states, else 0. Between volumes with
+        several mags, the translation of all voxels [voxels of mag 1], 0 by default. WKW has no negative positions.
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 along x, y, z, for a new dataset; by default those stated by OME-TIFF, MRC, OME-Zarr or HDF5 attributes.
     unit : str
@@ -209,8 +209,8 @@ def convert(
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     parsed_range = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     image_options = {"axes": axes, "on_error": on_error == "fill"}
-    size, position = _lengths_nm(voxel_size, unit), vec3(offset, "offset")
-    part = VolumeSelection(box, position, None if channels is None else tuple(channels), dtype, parsed_range)
+    size, position = _lengths_nm(voxel_size, unit), None if offset is None else vec3(offset, "offset")
+    part = VolumeSelection(box, position or (0, 0, 0), None if channels is None else tuple(channels), dtype, parsed_range)
     target_format = format_of_target(target)
     is_wkw = target_format is default_format()
     if is_wkw:
@@ -228,7 +228,7 @@ def convert(
     image, name = (None, layer) if resolved is None else _choose_layer_of(resolved, layer)
     if is_wkw and resolved is not None and (image is None or image.container is not None or is_export(target)):
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))
-        for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
+        for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(position or ()))):
             if is_given:
                 raise ValueError(f"{target}: {volume.name} would be exported as images, to which {option}= does not apply; copy and rechunk store WKW as WKW")
         staged = lay_out_export(volume, target, part, options, existing, stored_layer.voxel_size_of(volume))
@@ -248,10 +248,10 @@ def convert(
         raise UnsupportedError(f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first")
     if not is_wkw:
         refuse_options(f"{target} gets one level of images", {"layer": layer})
-    elif min(position) < 0:
+    elif position is not None and min(position) < 0:
         raise ValueError(f"offset must not be negative, got {position}")
     destination = replace(destination, mag=None if mag is None else Mag.parse(mag))
-    source_options = SourceOptions(part, axes, on_error == "fill", allow_external)
+    source_options = SourceOptions(part, position, axes, on_error == "fill", allow_external)
     return _convert_images(source, destination, source_options, storage, existing, pyramid=pyramid)
 
 

@@ -38,7 +38,10 @@ from wkwdask.formats.registry import storage_records
 )
 @click.option("--unit", default="nm", show_default=True, help="Unit of the voxel size.")
 @click.option(
-    "--offset", metavar="X,Y,Z", default="0,0,0", callback=numbers_callback("offset", int), show_default=True, help="Position of the first voxel of the source."
+    "--offset",
+    metavar="X,Y,Z",
+    callback=numbers_callback("offset", int),
+    help="Position of the first voxel of the source. Default: as stated in an HDF5 file of CREMI, else 0,0,0.",
 )
 @box_option("Bounding box to convert [voxels of mag 1 of the dataset].")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")

@@ -79,6 +79,8 @@ class SourceOptions:
     """Options of the source of an import."""
 
     part: VolumeSelection
+    position: Vec3 | None = None
+    """Absolute voxel of the first voxel; None for the position that the source states, else voxel 0."""
     axes: str | None = None
     fill: bool = False
     """Whether unreadable sections become zeros."""
@@ -136,7 +138,7 @@ def names_array_in_file(source: str) -> bool:
 
 def open_source(source: Any, options: SourceOptions, mag: Mag) -> OpenedImport:
     """Open image or array files with the selected channels, type and box."""
-    plain = open_plain(source, PlainOptions(options.part.offset, mag, options.axes, options.fill, options.allow_external))
+    plain = open_plain(source, PlainOptions(options.position, mag, options.axes, options.fill, options.allow_external))
     return OpenedImport(cropped(options.part.converted(plain.volume), options.part.box, "the source"), plain, options.fill)
 
 

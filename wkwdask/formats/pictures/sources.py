@@ -35,7 +35,7 @@ from wkwdask.formats.zarr.layer import FORMAT as ZARR
 from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, is_plain_zarr, open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import import_extra
-from wkwdask.model.levels import length_nm
+from wkwdask.model.levels import length_nm, offset_from_centre
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
@@ -70,8 +70,8 @@ class PlainSource:
 class PlainOptions:
     """Position and axes of a plain source, and treatment of unreadable slices."""
 
-    corner: Vec3
-    """Absolute voxel of the first voxel of the source."""
+    corner: Vec3 | None
+    """Absolute voxel of the first voxel of the source; None for the position that the source states, else voxel 0."""
     mag: Mag
     axes: str | None = None
     """Order of the axes, None to take it from the source."""
@@ -114,7 +114,7 @@ def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
-    """Open one volume of any format, and return the edge lengths of a voxel of mag 1 [nm]. A plain source begins at voxel 0."""
+    """Open one volume of any format, and return the edge lengths of a voxel of mag 1 [nm]."""
     if is_plain_zarr(url):
         return _plain(url)
     try:
@@ -128,7 +128,7 @@ def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
 
 
 def _plain(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
-    source = open_plain(url, PlainOptions((0, 0, 0), MAG_1))
+    source = open_plain(url, PlainOptions(None, MAG_1))
     return source.volume, source.voxel_size_nm
 
 
@@ -245,8 +245,9 @@ def _stack(slices: list[Slice], name: str, options: PlainOptions, notes: list[st
         raise CorruptError("; ".join(problems[:_MAX_LISTED]) + more + ' (on_error="fill" replaces them by zeros)')
     notes += [f"filled with zeros: {problem}" for problem in problems]
     good = next(slice_ for slice_ in slices if slice_.format == expected)
-    box = BoundingBox(options.corner, (expected.width, expected.height, len(slices)), options.mag)
-    return PlainSource(ImageStack(name, tuple(slices), expected, options.corner, box, good.tile_shape), None, tuple(notes))
+    corner = options.corner or (0, 0, 0)
+    box = BoundingBox(corner, (expected.width, expected.height, len(slices)), options.mag)
+    return PlainSource(ImageStack(name, tuple(slices), expected, corner, box, good.tile_shape), None, tuple(notes))
 
 
 def _open_tiff(path: str, options: PlainOptions) -> PlainSource:
@@ -305,14 +306,15 @@ def _valid_lengths(lengths: Sequence[float]) -> Lengths | None:
 # ------------------------------------------------------------------------------------------------ arrays
 
 
-def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths | None, *notes: str) -> PlainSource:
+def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths | None, *notes: str, position: Vec3 = (0, 0, 0)) -> PlainSource:
     if np.dtype(ref.dtype).kind not in "biuf":
         raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected integers, floats or bool")
     if 0 in ref.shape:
         raise BoundsError(f"{ref.name}: the source holds no voxels: its shape is {ref.shape}")
     lengths = dict(zip(axes, ref.shape, strict=True))
     size = (lengths["x"], lengths["y"], lengths.get("z", 1))
-    return PlainSource(ArrayVolume(ref, axes, options.corner, BoundingBox(options.corner, size, options.mag)), voxel_size, notes)
+    corner = position if options.corner is None else options.corner
+    return PlainSource(ArrayVolume(ref, axes, corner, BoundingBox(corner, size, options.mag)), voxel_size, notes)
 
 
 def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: Sequence[str | None] = ()) -> str:
@@ -342,8 +344,9 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
         with reading(f"{path}:/{key}", "HDF5 dataset"):
             chunks = tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1]))
             ref = ArrayRef("hdf5", path, key, tuple(data.shape), data.dtype.str, chunks, 0, file_stamp(path))
-            axis_names, voxel_size = _hdf5_axis_names(data) if options.axes is None else [], _hdf5_voxel_size(data)
-        return _array(ref, _axes_of(options, ref.shape, ref.name, axis_names), options, voxel_size)
+            axis_names = _hdf5_axis_names(data) if options.axes is None else []
+            voxel_size, position = _hdf5_voxel_size(data), _cremi_position(data)
+        return _array(ref, _axes_of(options, ref.shape, ref.name, axis_names), options, voxel_size, position=position)
 
 
 def _hdf5_axis_names(data: Any) -> list[str | None]:
@@ -358,11 +361,23 @@ def _hdf5_axis_names(data: Any) -> list[str | None]:
 def _hdf5_voxel_size(data: Any) -> Lengths | None:
     """Return the voxel size in the attributes that ilastik and Fiji (micrometers) or CREMI (nanometers) write, in the order z, y, x."""
     for name, per_unit in (("element_size_um", 1e3), ("resolution", 1.0)):
-        value = np.asarray(data.attrs[name], np.float64).ravel() if name in data.attrs else np.zeros(0)
-        lengths = _valid_lengths([float(length) * per_unit for length in reversed(value)])
+        lengths = _valid_lengths([length * per_unit for length in _xyz_attribute(data, name)])
         if lengths is not None:
             return lengths
     return None
+
+
+def _cremi_position(data: Any) -> Vec3:
+    """Return the voxel that is closest to the ``offset`` beside ``resolution``, both in nanometers in the order z, y, x (https://cremi.org/data)."""
+    lengths, offset = _valid_lengths(_xyz_attribute(data, "resolution")), _xyz_attribute(data, "offset")
+    if lengths is None or len(offset) != 3 or not all(math.isfinite(place) for place in offset):
+        return 0, 0, 0
+    return offset_from_centre(offset, lengths, (1.0, 1.0, 1.0))
+
+
+def _xyz_attribute(data: Any, name: str) -> list[float]:
+    """Return the numbers of an attribute in the order x, y, z; empty if it is missing."""
+    return [float(value) for value in reversed(np.asarray(data.attrs[name], np.float64).ravel())] if name in data.attrs else []
 
 
 def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
@@ -374,7 +389,6 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
     lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
     if options.axes is None and level.key:
         volume = level.open()
-        volume = relative_to(volume, volume.origin)
     else:
         volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, names))
     return _stored(volume, options, lengths)
@@ -388,7 +402,9 @@ def _open_n5(path: str, options: PlainOptions) -> PlainSource:
 def _stored(volume: StoredArray, options: PlainOptions, lengths: Lengths | None) -> PlainSource:
     if volume.box.is_empty:
         raise BoundsError(f"{volume.name}: the source holds no voxels: its size is {volume.box.size}")
-    return PlainSource(replace(volume, mag=options.mag).moved(options.corner), lengths)
+    if options.corner is not None:
+        volume = relative_to(volume, volume.origin).moved(options.corner)
+    return PlainSource(replace(volume, mag=options.mag), lengths)
 
 
 def _open_mrc(path: str, options: PlainOptions) -> PlainSource:
