@@ -442,5 +442,5 @@ def update_json(
         if document is None:
             raise MissingError(f"{path}: not found")
         after = change(document)
-        if current is None or after != current:
+        if after != current and (after or current is not None):  # an empty document is not created
             publish_bytes(real, format_document(after).encode())

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry
-from wkwdask.formats.n5.attributes import DTYPES, dataset_axes, is_dataset, level_attributes, level_names, parse_dataset, place_levels
-from wkwdask.formats.n5.edit import LevelGeometry, dataset_document, new_axis_names, with_level
+from wkwdask.formats.n5.attributes import DTYPES, dataset_axes, is_dataset, level_attributes, level_names, parse_dataset
+from wkwdask.formats.n5.edit import LevelGeometry, dataset_document, with_level
+from wkwdask.formats.n5.placement import place_levels
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.json_text import parse_object
 
@@ -147,11 +148,12 @@ def test_what_is_written_is_read(channels):
     dimensions = [40, 30, 20, *[2] * channels]
     for number, (mag, offset) in enumerate([(Mag(1, 1, 1), (-7, 5, 0)), (Mag(2, 2, 1), (-4, 2, 0)), (Mag(4, 4, 2), (-2, 1, 0))]):
         place = LevelGeometry(mag, offset, (4.0, 4.0, 35.0))
-        new = dataset_document(dataset(dimensions=dimensions, blockSize=[8] * len(dimensions)), place, is_level=True, is_root=False)
-        assert new["axes"] == new_axis_names(len(dimensions))
-        group = with_level(group, f"s{number}", len(dimensions), place)
+        names = "xyzc"[: len(dimensions)]
+        new = dataset_document(dataset(dimensions=dimensions, blockSize=[8] * len(dimensions)), place, names, is_level=True, is_root=False)
+        assert new["axes"] == list(names)
+        group = with_level(group, f"s{number}", names, place, is_ours=True)
         levels.append((dimensions, new))
-    group = with_level(group, "s1", len(dimensions), LevelGeometry(Mag(2, 2, 1), (-4, 2, 0), (4.0, 4.0, 35.0)))  # again
+    group = with_level(group, "s1", names, LevelGeometry(Mag(2, 2, 1), (-4, 2, 0), (4.0, 4.0, 35.0)), is_ours=True)  # again
     assert group["mine"] == 1
     assert [entry["path"] for entry in group["multiscales"][0]["datasets"]] == ["s0", "s1", "s2"]
     assert group["scales"] == [[1, 1, 1, *[1] * channels], [2, 2, 1, *[1] * channels], [4, 4, 2, *[1] * channels]]

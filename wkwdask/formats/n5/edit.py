@@ -1,7 +1,8 @@
 """Edit the ``attributes.json`` of N5 groups and datasets: geometry of levels, new and removed levels, and their numbers.
 
 Positions are written as ``transform`` (voxel centres, slowest axis first) for WEBKNOSSOS, Janelia's software and xarray-ome-ngff. Factors and voxel sizes are
-also written as ``downsamplingFactors``, ``scales`` and ``pixelResolution`` for n5-viewer, BigDataViewer and Neuroglancer.
+also written as ``downsamplingFactors``, ``scales`` and ``pixelResolution`` for n5-viewer, BigDataViewer and Neuroglancer. A group of other software keeps its
+own description of levels: a new level is added to the lists that it has, and a list that it lacks would hide its other levels.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ import copy
 import errno
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from wkwdask.errors import LockedError
+from wkwdask.formats.axes import axis_letter
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.n5.array import read_attributes
-from wkwdask.formats.n5.attributes import FILE_NAME, VERSION, N5Dataset, is_inside, level_number
+from wkwdask.formats.n5.attributes import FACTOR_LISTS, FILE_NAME, VERSION, N5Dataset, is_inside, level_number
+from wkwdask.formats.n5.layer import level_axes
+from wkwdask.formats.n5.placement import Placement, stated_lengths_nm
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json
-from wkwdask.model.levels import finest_first, is_number
+from wkwdask.model.levels import finest_first, is_number, lengths_in, ratio_of, scale_lengths
 from wkwdask.store import files
 from wkwdask.store.locks import lock_holder, update_json
 from wkwdask.store.paths import dirname
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,95 +50,130 @@ class LevelGeometry:
     """Absolute first voxel [voxels of the mag]; may be negative."""
     base_lengths_nm: Lengths | None
     """Voxel size of the finest dataset [nm]; None if unknown."""
+    base_factors: Lengths = (1.0, 1.0, 1.0)
+    """Downsampling factors of the finest dataset, which are not 1 if the full resolution was removed."""
+    origin: Lengths = (0.0, 0.0, 0.0)
+    """Centre of voxel 0 of the finest dataset [nm, or voxels of it]."""
 
-    def transform(self, num_axes: int) -> dict[str, Any]:
-        """Return the voxel size and the centre of the first voxel; the origin is the centre of voxel 0 of the finest dataset."""
-        unit = "nm" if self.base_lengths_nm is not None else ""
+    @property
+    def full_lengths_nm(self) -> Lengths | None:
+        """Voxel size of the full resolution [nm], to which factors refer."""
+        return None if self.base_lengths_nm is None else ratio_of(self.base_lengths_nm, self.base_factors)
+
+    @property
+    def placement(self) -> Placement:
+        """Voxel size and centre of the first voxel."""
         base = self.base_lengths_nm or (1.0, 1.0, 1.0)
         # A voxel of mag m covers m voxels of the finest mag, so the centre of its voxel 0 lies (m - 1) / 2 of them after the origin.
-        scale = [length * factor for length, factor in zip(base, self.mag.factors, strict=True)]
-        shift = [length * (first * factor + (factor - 1) / 2) for length, first, factor in zip(base, self.offset, self.mag.factors, strict=True)]
-        channel = num_axes - 3
+        steps = zip(self.origin, base, self.offset, self.mag.factors, strict=True)
+        x, y, z = (start + length * (first * factor + (factor - 1) / 2) for start, length, first, factor in steps)
+        return Placement(lengths_in(self.mag, base), (x, y, z), self.base_lengths_nm is not None)
+
+    def transform(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the placement as ``transform``; ``names`` are the axes, x first."""
+        place = self.placement
         return {
             "ordering": "C",
-            "axes": [*["c"] * channel, "z", "y", "x"],
-            "scale": [*[1.0] * channel, *reversed(scale)],
-            "translate": [*[0.0] * channel, *reversed(shift)],
-            "units": [*[""] * channel, *[unit] * 3],
+            "axes": list(names)[::-1],
+            "scale": by_axis(names, place.scale, 1.0)[::-1],
+            "translate": by_axis(names, place.centre, 0.0)[::-1],
+            "units": by_axis(names, ["nm" if place.is_nm else ""] * 3, "")[::-1],
         }
 
-    def is_stated_by(self, transform: Any, num_axes: int) -> bool:
-        """Return whether the transform of a dataset, if it has one, is that of this geometry."""
-        ours = self.transform(num_axes)
-        try:
-            return transform is None or (
-                all(transform[name] == ours[name] for name in ("ordering", "axes", "units"))
-                and np.allclose(transform["scale"], ours["scale"], rtol=1e-6, atol=0)
-                and np.allclose(transform["translate"], ours["translate"], rtol=0, atol=1e-6 * min(ours["scale"]))
-            )
-        except (KeyError, TypeError, ValueError):
-            return False
-
-    def factors(self, num_axes: int) -> list[int]:
+    def factors(self, names: Sequence[str]) -> list[int]:
         """Return the downsampling factors along all axes, x first."""
-        return [*self.mag.factors, *[1] * (num_axes - 3)]
+        return by_axis(names, [round(a * b) for a, b in zip(self.mag.factors, self.base_factors, strict=True)], 1)
 
     def to_json(self) -> dict[str, Any]:
-        return {"mag": self.mag.factors, "offset": self.offset, "lengths": self.base_lengths_nm}
+        base = {"lengths": self.base_lengths_nm, "base_factors": self.base_factors, "origin": self.origin}
+        return {"mag": self.mag.factors, "offset": self.offset, **base}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LevelGeometry:
         lengths = None if value["lengths"] is None else tuple(value["lengths"])
-        return cls(Mag.parse(value["mag"]), vec3(value["offset"]), lengths)
+        base = {name: tuple(value[name]) for name in ("base_factors", "origin") if name in value}
+        return cls(Mag.parse(value["mag"]), vec3(value["offset"]), lengths, **base)
 
 
-def dataset_document(dataset: N5Dataset, geometry: LevelGeometry, *, is_level: bool, is_root: bool) -> dict[str, Any]:
-    num_axes = len(dataset.dimensions)
+def by_axis(names: Sequence[str], xyz: Sequence[_T], other: _T) -> list[_T]:
+    """Return one value per axis: those of x, y and z, and another one for all other axes."""
+    values = dict(zip("xyz", xyz, strict=True))
+    return [values.get(letter, other) for letter in map(axis_letter, names)]
+
+
+def dataset_document(
+    dataset: N5Dataset, geometry: LevelGeometry, names: Sequence[str], *, is_level: bool, is_root: bool, states_own_size: bool = False
+) -> dict[str, Any]:  # fmt: skip
+    """Return the attributes of a new dataset; ``states_own_size`` if the other levels state resolutions, and no factors."""
     document: dict[str, Any] = {"n5": VERSION} if is_root else {}
-    document |= {**dataset.to_json(), "axes": new_axis_names(num_axes), "transform": geometry.transform(num_axes)}
-    if is_level:
-        document["downsamplingFactors"] = geometry.factors(num_axes)
+    document |= {**dataset.to_json(), "axes": list(names), "transform": geometry.transform(names)}
+    if is_level and states_own_size and geometry.base_lengths_nm is not None:
+        document |= _resolution(names, geometry.placement.scale)
+    elif is_level:
+        document["downsamplingFactors"] = geometry.factors(names)
     elif geometry.base_lengths_nm is not None:
-        document["pixelResolution"] = _resolution(geometry.base_lengths_nm, num_axes)
+        document["pixelResolution"] = _pixel_resolution(names, geometry.base_lengths_nm)
     return document
 
 
-def with_geometry(document: dict[str, Any], geometry: LevelGeometry) -> dict[str, Any]:
+def with_geometry(document: dict[str, Any], geometry: LevelGeometry, names: Sequence[str]) -> dict[str, Any]:
     """Return the attributes of a dataset as a level with another geometry."""
-    num_axes = len(document["dimensions"])
-    changed = {**document, "transform": geometry.transform(num_axes), "downsamplingFactors": geometry.factors(num_axes)}
-    if "pixelResolution" in document and geometry.base_lengths_nm is not None:
-        changed["pixelResolution"] = _resolution(geometry.base_lengths_nm, num_axes)
-    return changed
+    changed = {**document, "transform": geometry.transform(names)}
+    if "resolution" in document and "downsamplingFactors" not in document:  # that of its own voxels
+        return changed
+    return with_voxel_size({**changed, "downsamplingFactors": geometry.factors(names)}, geometry.full_lengths_nm, names)
 
 
-def new_axis_names(num_axes: int) -> list[str]:
-    """Return the axis names of a new dataset, x first."""
-    return list("xyzc"[:num_axes])
+def with_voxel_size(document: dict[str, Any], lengths: Lengths | None, names: Sequence[str]) -> dict[str, Any]:
+    """Return attributes that state another voxel size of the full resolution, if they state one."""
+    stated = stated_lengths_nm(document, "".join(map(axis_letter, names)))
+    if lengths is None or stated is None or np.allclose(stated, lengths, rtol=1e-6, atol=0):
+        return document
+    changed = dict(document)
+    if "pixelResolution" in document:
+        changed["pixelResolution"] = _pixel_resolution(names, lengths)
+    return changed | _resolution(names, lengths) if "resolution" in document else changed
 
 
-def _resolution(lengths: Sequence[float], num_axes: int) -> dict[str, Any]:
-    return {"dimensions": [*lengths, *[1.0] * (num_axes - 3)], "unit": "nm"}
+def _pixel_resolution(names: Sequence[str], lengths: Lengths) -> dict[str, Any]:
+    return {"dimensions": by_axis(names, lengths, 1.0), "unit": "nm"}
 
 
-def with_level(group: dict[str, Any], name: str, num_axes: int, geometry: LevelGeometry) -> dict[str, Any]:
-    """Return the attributes of a group with a level added or replaced; other attributes are unchanged."""
+def _resolution(names: Sequence[str], lengths: Lengths) -> dict[str, Any]:
+    return {"resolution": by_axis(names, lengths, 1.0), "units": by_axis(names, ["nm"] * 3, "")}
+
+
+def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry: LevelGeometry, *, is_ours: bool) -> dict[str, Any]:
+    """Return the attributes of a group with a level added or replaced; other attributes are unchanged.
+
+    The group describes its levels as before. If ``is_ours``, no other level depends on that, and it
+    gets all attributes that describe levels.
+    """
     changed = copy.deepcopy(group)
     image = _find_image(changed)
-    if image is None:
+    if image is None and is_ours:
         image = {"name": "", "datasets": []}
         changed["multiscales"] = [image]
-    entries = [entry for entry in image["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
-    entries.append({"path": name, "transform": geometry.transform(num_axes)})
-    image["datasets"] = [entries[n] for n in finest_first(list(map(_voxel_size, entries)))]
-    changed["axes"] = new_axis_names(num_axes)
-    if geometry.base_lengths_nm is not None:
-        changed["pixelResolution"] = _resolution(geometry.base_lengths_nm, num_axes)
+    if image is not None:
+        entries = [entry for entry in image["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
+        entries.append({"path": name, "transform": geometry.transform(names)})
+        image["datasets"] = [entries[n] for n in finest_first(list(map(_voxel_size, entries)))]
+    lengths = geometry.full_lengths_nm
+    if is_ours:
+        changed["axes"] = list(names)
+        if not any(key in changed for key in FACTOR_LISTS):
+            changed["scales"] = []
+        if lengths is not None and "resolution" not in changed:
+            changed.setdefault("pixelResolution", _pixel_resolution(names, lengths))
+        if "offset" in changed and geometry.mag == MAG_1:
+            changed["offset"] = by_axis(names, scale_lengths(geometry.offset, lengths or (1.0, 1.0, 1.0)), 0.0)
+    if geometry.mag == MAG_1:
+        changed = with_voxel_size(changed, lengths, names)
     number = level_number(name)
-    listed = changed.get("scales")
-    listed = listed if isinstance(listed, list) else []
-    if number is not None and number <= len(listed):
-        changed["scales"] = [*listed[:number], geometry.factors(num_axes), *listed[number + 1 :]]
+    for key in FACTOR_LISTS:
+        listed = changed.get(key)
+        if isinstance(listed, list) and number is not None and number <= len(listed):
+            changed[key] = [*listed[:number], geometry.factors(names), *listed[number + 1 :]]
     return changed
 
 
@@ -142,11 +184,16 @@ def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, A
     if image is not None:
         image["datasets"] = [entry for entry in image["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
     numbers = {level_number(name) for name in names}
-    for listed in (changed.get("scales"), changed.get("downsamplingFactors")):
+    for listed in map(changed.get, FACTOR_LISTS):
         # An entry belongs to the level with its index. So only entries at the end can be removed.
         while isinstance(listed, list) and len(listed) - 1 in numbers:
             listed.pop()
     return changed
+
+
+def _level_folders(group: str) -> set[str]:
+    """Return the names of the datasets in a group that are named like levels."""
+    return {name for name in files.listdir(group) if level_number(name) is not None and files.isfile(f"{group}/{name}/{FILE_NAME}")}
 
 
 def _find_image(group: dict[str, Any]) -> dict[str, Any] | None:
@@ -180,7 +227,6 @@ class N5Edit(MetadataEdit):
     """Container, which gets a version of N5 if it has none."""
     group: str | None
     """Group whose levels are the datasets; None for a single dataset."""
-    num_axes: int
     levels: tuple[tuple[str, LevelGeometry], ...]
     """Name and geometry of each new level."""
     others: tuple[tuple[str, str, LevelGeometry], ...] = ()
@@ -207,18 +253,22 @@ class N5Edit(MetadataEdit):
 
     def apply(self) -> None:
         update_attributes(self.root, lambda document: document if "n5" in document else {"n5": VERSION, **document})
+        if self.group is None:
+            return
+        store = FolderStore(self.group)
         for _, name, geometry in self.others:
-            update_attributes(f"{self.group}/{name}", partial(with_geometry, geometry=geometry))
-        if self.group is not None:
-            update_attributes(self.group, self._with_levels)
+            update_attributes(f"{self.group}/{name}", partial(with_geometry, geometry=geometry, names=level_axes(store, name)))
+        update_attributes(self.group, partial(self._with_levels, store=store))
 
-    def _with_levels(self, document: dict[str, Any]) -> dict[str, Any]:
+    def _with_levels(self, document: dict[str, Any], store: FolderStore) -> dict[str, Any]:
         levels = [*self.levels, *((name, geometry) for _, name, geometry in self.others)]
+        levels = [level for level in levels if files.isfile(f"{store.url}/{level[0]}/{FILE_NAME}")]
+        is_ours = _level_folders(store.url) <= {name for name, _ in levels}
         if self.others:  # names have other meanings than before
             document = without_levels(document, [name for other in self.others for name in other[:2]])
-            document = {key: value for key, value in document.items() if key not in ("scales", "downsamplingFactors")}
+            document = {key: [] if key in FACTOR_LISTS else value for key, value in document.items()}
         for name, geometry in sorted(levels, key=lambda level: (level[1].mag.maximum, level[1].mag.factors)):
-            document = with_level(document, name, self.num_axes, geometry)
+            document = with_level(document, name, level_axes(store, name), geometry, is_ours=is_ours)
         return document
 
     def check_writable(self) -> None:
@@ -239,7 +289,7 @@ class N5Edit(MetadataEdit):
         for name in (name for other in others for name in other[:2]):  # a record of somebody else must not rename other folders
             if not is_inside(name):
                 raise ValueError(f"expected the name of a level, found {name!r}")
-        return cls(value["root"], value["group"], value["num_axes"], levels, others)
+        return cls(value["root"], value["group"], levels, others)
 
 
 class N5Removal(LevelRemoval):

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import CorruptError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.n5.attributes import FILE_NAME, level_names, level_sizes
+from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
 from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, group_levels, is_n5
 from wkwdask.formats.n5.options import N5Options
+from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
 from wkwdask.model.faults import Fault
 from wkwdask.model.levels import finest_first

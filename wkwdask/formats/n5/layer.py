@@ -13,18 +13,19 @@ from wkwdask.formats.array_images import array_image, array_level, images_below
 from wkwdask.formats.n5.array import n5_array, read_attributes, read_documents
 from wkwdask.formats.n5.attributes import (
     FILE_NAME,
-    LevelMetadata,
     N5Dataset,
     axis_names,
+    dataset_axes,
     group_factors,
     is_dataset,
     is_inside,
     level_attributes,
     level_names,
     level_number,
+    names_of_axes,
     parse_dataset,
-    place_levels,
 )
+from wkwdask.formats.n5.placement import LevelMetadata, place_levels
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
@@ -167,6 +168,14 @@ def group_levels(store: Store) -> Iterator[tuple[str, LevelMetadata]]:
         with contextlib.suppress(FormatError, UnsupportedError):
             dataset = parse_dataset(document, store.path_of(f"{name}/{FILE_NAME}"))
             yield name, LevelMetadata.of(name, dataset, level_attributes(document, attributes, name), attributes, store.url)
+
+
+def level_axes(store: Store, name: str) -> list[str]:
+    """Return the axis names of a level of a group, x first."""
+    own = read_attributes(store, name) or {}
+    attributes = level_attributes(own, {**_inherited(store), **(read_attributes(store) or {})}, name)
+    dataset = parse_dataset(own, store.path_of(f"{name}/{FILE_NAME}"))
+    return names_of_axes(dataset, attributes, dataset_axes(dataset, attributes, store.path_of(name)))
 
 
 def _level_folders(folder: str) -> list[str]:

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
+from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.axes import axis_letter
 from wkwdask.formats.n5.array import N5Codec, N5Description, dataset_of, n5_array, read_attributes
-from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_attributes, level_number, voxel_lengths_nm
+from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_number
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
-from wkwdask.formats.n5.layer import PREFIX, location_of, stripped
+from wkwdask.formats.n5.layer import PREFIX, group_levels, location_of, stripped
+from wkwdask.formats.n5.placement import level_sizes, stated_lengths_nm
 from wkwdask.formats.roots import Root
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.json_text import format_json
-from wkwdask.model.levels import lengths_in
+from wkwdask.model.levels import finest_first, lengths_in, mag_from_ratio
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.target_image import Destination, NewLevels, TargetFolder
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.n5.options import N5Options
+    from wkwdask.formats.n5.placement import LevelMetadata
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
@@ -53,24 +56,29 @@ class N5Target(TargetFolder):
     """Name and first voxel [voxels of the mag] of existing levels, if new levels are computed from one of them; else empty."""
     stated: tuple[str, ...] = ()
     """Names of all existing levels, usable or not."""
+    stored: tuple[tuple[str, LevelMetadata], ...] = ()
+    """Names of the existing levels of the group, finest first, and what their attributes state."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
         mags = [spec.box.mag for spec in specs]
-        geometries = [LevelGeometry(self._relative_mag(mag), spec.box.topleft, self._base_lengths()) for mag, spec in zip(mags, specs, strict=True)]
         names = self._names_with(mags)
         folders = tuple(self._level_folder(names[mag]) for mag in mags) if names else (self.folder,)
-        datasets = [_choose_dataset(spec, options, like) for spec in specs]
+        new_names = [names[mag] for mag in mags] if names else [basename(self.folder)]
+        base = self._base(new_names)
+        geometries = [replace(base, mag=self._relative_mag(mag), offset=spec.box.topleft) for mag, spec in zip(mags, specs, strict=True)]
+        axes = [self._axes(spec, new_names) for spec in specs]
+        datasets = [_choose_dataset(spec, options, like, names) for spec, names in zip(specs, axes, strict=True)]
         targets, settings = [], []
-        for spec, geometry, dataset, folder in zip(specs, geometries, datasets, folders, strict=True):
-            dataset = replace(dataset, document=dataset_document(dataset, geometry, is_level=self.group is not None, is_root=self.root == folder))
+        for spec, geometry, dataset, folder, axis_names in zip(specs, geometries, datasets, folders, axes, strict=True):
+            style: dict[str, Any] = {"is_level": self.group is not None, "is_root": self.root == folder, "states_own_size": self._states_own_sizes}
+            dataset = replace(dataset, document=dataset_document(dataset, geometry, axis_names, **style))
             store = open_store(folder)
-            array = n5_array(store, dataset, "xyzc"[: len(dataset.dimensions)], spec.box.mag, is_new=True).moved(geometry.offset)
+            array = n5_array(store, dataset, "".join(map(axis_letter, axis_names)), spec.box.mag, is_new=True).moved(geometry.offset)
             targets.append(TargetArray(array, store, ((FILE_NAME, format_json(dataset.document).encode()),)))
             lengths = None if geometry.base_lengths_nm is None else list(geometry.base_lengths_nm)
             settings.append({"dataset": dataset.to_json(), "mag": geometry.mag.name, "offset": list(geometry.offset), "voxel_size": lengths})
-        others = self._others_with(names, len(datasets[0].dimensions))
-        new_names = [names[mag] for mag in mags] if names else [basename(self.folder)]
-        edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(new_names, geometries, strict=True)), others)
+        self._check_mags(mags, new_names)
+        edit = N5Edit(self.root, self.group, tuple(zip(new_names, geometries, strict=True)), self._others_with(names))
         if edit.makes_room and existing == "error" and not self.levels.keys().isdisjoint(mags):  # with other folders, the job itself finds what exists
             raise ExistsError(f'{self.folder}: has {", ".join(str(mag) for mag in mags if mag in self.levels)}; existing="overwrite" replaces it')
         # journals of a single dataset keep its settings without a list
@@ -88,7 +96,8 @@ class N5Target(TargetFolder):
     def _names_with(self, mags: Sequence[Mag]) -> dict[Mag, str]:
         """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so levels after a new one can get another number."""
         names: dict[Mag, str] = {}
-        last = -1
+        last, usable = -1, {name for name, _ in self.levels.values()}
+        taken = {level_number(name) for name in self.stated if name not in usable}
         for mag in sorted({*self.levels, *mags} if self.levels else (), key=lambda mag: (mag.maximum, mag.factors)):
             name, _ = self.levels.get(mag, ("s0", None))
             number = level_number(name)
@@ -96,26 +105,48 @@ class N5Target(TargetFolder):
                 names[mag] = name
                 continue
             last = max(last + 1, number)
+            while last in taken:
+                last += 1
             names[mag] = f"s{last}"
         return names
 
-    def _others_with(self, names: Mapping[Mag, str], num_axes: int) -> tuple[tuple[str, str, LevelGeometry], ...]:
+    def _others_with(self, names: Mapping[Mag, str]) -> tuple[tuple[str, str, LevelGeometry], ...]:
         """Return names now and afterwards, and geometries, of the existing levels; empty if nothing changes."""
         if not self.levels or (MAG_1 in self.levels and all(names[mag] == name for mag, (name, _) in self.levels.items())):
             return ()
-        others, finest, size = [], min(self.levels, key=lambda mag: (mag.maximum, mag.factors)), self._base_lengths()
+        others, finest, size = [], min(self.levels, key=lambda mag: (mag.maximum, mag.factors)), _base_voxel_size(self.destination)
+        transforms = {name: level.transform for name, level in self.stored}
         for mag, (name, offset) in self.levels.items():
             self._root.check(f"{self.folder}/{name}", name)
-            document = read_attributes(FolderStore(self.folder), name) or {}
             before = LevelGeometry(Mag.parse(finest.step_to(mag)), offset, None if size is None else lengths_in(finest, size))
-            after = LevelGeometry(mag, offset, size)
-            if not any(geometry.is_stated_by(document.get("transform"), num_axes) for geometry in (before, after)):
+            after, transform = LevelGeometry(mag, offset, size), transforms.get(name)
+            if transform is not None and not any(transform.is_close(geometry.placement) for geometry in (before, after)):
                 raise UnsupportedError(
                     f"{self.folder}/{name}/{FILE_NAME}: transform places voxels off the grid of the finest level, and a level before it would change them; "
                     "copy() writes an image on the grid"
                 )
             others.append((name, names[mag], after))
         return tuple(sorted(others, key=lambda other: level_number(other[0]) or 0))
+
+    def _check_mags(self, mags: Sequence[Mag], new_names: Sequence[str]) -> None:
+        """Raise ExistsError if a level beside the finest one would have the mag of another level."""
+        finest = None if self.levels else self._remaining_finest(new_names)
+        for name, level in self.stored:
+            if finest is not None and name not in new_names and (mag := mag_from_ratio(level.ratio_to(finest))) in mags:
+                raise ExistsError(f"{self.group}: {name} is mag {mag} already; mag= states the mag of a new level beside it")
+
+    def _axes(self, spec: LevelSpec, new_names: Sequence[str]) -> tuple[str, ...]:
+        """Return the axis names of a new dataset, x first: those of the other levels, and the axes that these lack."""
+        names = next((level.names for name, level in self.stored if name not in new_names or self.levels), ("x", "y", "z"))
+        letters = list(map(axis_letter, names))
+        lengths = dict(zip("xyzc", (*spec.box.size, spec.num_channels), strict=True))
+        starts = dict(zip("xyz", spec.box.topleft, strict=True))
+        return *names, *(letter for letter in "xyzc" if letter not in letters and (lengths[letter] > 1 or starts.get(letter)))
+
+    @property
+    def _states_own_sizes(self) -> bool:
+        """Whether the existing levels state resolutions of their own, and no factors."""
+        return bool(self.stored) and all(level.states_own_size for _, level in self.stored)
 
     def unchanged_levels_note(self, existing: str) -> str:
         del existing
@@ -128,10 +159,23 @@ class N5Target(TargetFolder):
             raise MissingError(f"{self.folder}: mag {mag} is not a multiple of mag {finest} along all axes; mag= selects other mags")
         return Mag.parse(finest.step_to(mag))
 
-    def _base_lengths(self) -> Lengths | None:
-        """Return the voxel size of the finest level: from the user, else from the source, else from the group."""
-        size = _base_voxel_size(self.destination)
-        return size or (None if self.group is None else _stored_voxel_size(self.group))
+    def _base(self, new_names: Sequence[str]) -> LevelGeometry:
+        """Return the geometry of the finest level, to which new ones are relative."""
+        lengths, finest = _base_voxel_size(self.destination), self._remaining_finest(new_names)
+        if finest is None:
+            return LevelGeometry(MAG_1, (0, 0, 0), lengths or (None if self.group is None else _stored_voxel_size(self.group, new_names[0], self.stored)))
+        lengths = lengths or finest.lengths_nm
+        return LevelGeometry(MAG_1, (0, 0, 0), lengths, finest.factors or (1.0, 1.0, 1.0), finest.origin_in(lengths))
+
+    def _remaining_finest(self, new_names: Sequence[str]) -> LevelMetadata | None:
+        """Return the finest existing level if new ones are relative to it."""
+        if self.levels:
+            return None if MAG_1 not in self.levels else dict(self.stored).get(self.levels[MAG_1][0])
+        if not self.stored or self.destination.all_mags:
+            return None
+        name, finest = self.stored[0]
+        number = level_number(name) or 0
+        return finest if all((level_number(new) or 0) > number for new in new_names) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +208,7 @@ def _base_voxel_size(destination: Destination) -> Lengths | None:
     return size if size is None or not destination.all_mags else lengths_in(destination.all_mags[0], size)
 
 
-def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Dataset:
+def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None, names: Sequence[str] = ("x", "y", "z", "c")) -> N5Dataset:
     """Choose the storage of a new dataset; missing options are those of ``like`` if it is N5."""
     like_dataset = like.identity.dataset if isinstance(like, StoredArray) and isinstance(like.identity, N5Description) else None
     compression = None if like_dataset is None or stored.compression is not None or stored.level is not None else like_dataset.compression
@@ -174,9 +218,10 @@ def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> 
         hint = {"bool": "uint8", "float16": "float32"}.get(native.name)
         advice = f'cast with .astype("{hint}")' if hint else "cast to one of these"
         raise TypeError(f"N5 has no type for {native.name}; it stores {', '.join(DTYPES)}: {advice}")
-    channels = (spec.num_channels,) if spec.num_channels > 1 else ()
     block: Vec3 = options.chunk_shape
-    dataset = N5Dataset((*spec.box.size, *channels), (*block, *channels), native, compression or make_compression(options.compression, options.level))
+    sizes = (dict(zip("xyzc", (*lengths, spec.num_channels), strict=True)) for lengths in (spec.box.size, block))
+    dimensions, block_size = (tuple(size.get(letter, 1) for letter in map(axis_letter, names)) for size in sizes)
+    dataset = N5Dataset(dimensions, block_size, native, compression or make_compression(options.compression, options.level))
     if max(block) > _MAX_BLOCK_LEN or dataset.block_nbytes > MAX_BLOCK_NBYTES:
         raise ValueError(f"chunk_shape must be three lengths of a block of at most {MAX_BLOCK_NBYTES} bytes, got {block} of {native.name}")
     return dataset
@@ -216,7 +261,13 @@ def _target_in(folder: str, destination: Destination, others: tuple[str, ...]) -
             root = above
         above = dirname(above)
     group = dirname(folder) if is_level and (root is None or root != folder) else None
-    return N5Target(folder, destination, root or group or folder, group, others)
+    return N5Target(folder, destination, root or group or folder, group, others, stored=() if group is None else _stored_levels(group))
+
+
+def _stored_levels(group: str) -> tuple[tuple[str, LevelMetadata], ...]:
+    """Return the readable levels of a group, finest first."""
+    levels = list(group_levels(FolderStore(group)))
+    return tuple(levels[n] for n in finest_first(level_sizes([level for _, level in levels])))
 
 
 def _local_folder(url: str, *, allow_external: bool = False) -> str:
@@ -231,21 +282,18 @@ def _local_folder(url: str, *, allow_external: bool = False) -> str:
     return files.realpath(location)
 
 
-def _stored_voxel_size(group: str) -> Lengths | None:
-    """Return the voxel size of the finest existing level of a group, or None."""
-    document = read_attributes(FolderStore(group)) or {}
-    try:
-        finest = read_attributes(FolderStore(group), "s0") or {}
-    except CorruptError:
-        finest = {}
-    return voxel_lengths_nm(level_attributes(finest, document, "s0"), "xyz")
+def _stored_voxel_size(group: str, name: str, stored: Sequence[tuple[str, LevelMetadata]]) -> Lengths | None:
+    """Return the voxel size that a group states for a level, which may be missing, or None."""
+    level = dict(stored).get(name)
+    return stated_lengths_nm(read_attributes(FolderStore(group)) or {}, "xyz") if level is None else level.lengths_nm
 
 
 def _other_levels(group: str, destination: Destination) -> list[str]:
     """Return the existing levels of a group that a write to its first levels does not replace; raises ExistsError if their voxel size differs."""
     numbers = [number for number in map(level_number, files.listdir(group)) if number is not None] if files.isdir(group) else []
     others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(destination.all_mags)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
-    stored_lengths, lengths = _stored_voxel_size(group) if others else None, _base_voxel_size(destination)
+    stored_lengths = _stored_voxel_size(group, "s0", _stored_levels(group)) if others else None
+    lengths = _base_voxel_size(destination)
     if (
         others
         and not (stored_lengths is None and lengths is None)
