@@ -38,7 +38,7 @@ HAS_FILES = {
 }
 """Modules of these that touch files all the same, and why."""
 FILE_MODULES = {"glob", "mmap", "pathlib", "shutil", "tempfile"}
-HARMLESS = {"PathLike", "_exit", "environ", "environb", "fspath", "getpid", "strerror", "stat_result"}
+HARMLESS = {"PathLike", "_exit", "environ", "environb", "fspath", "getpid", "register_at_fork", "strerror", "stat_result"}
 """Names of ``os`` that touch no file."""
 MOST_MODULES = 25  # in one folder, __init__ not counted
 

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import stat as modes
+import tempfile
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
@@ -324,9 +325,9 @@ def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output
     return _system(path).create(path, exclusive=exclusive, append=append)
 
 
-def unnamed_file(folder: str) -> tuple[Output, OpenFile]:
-    """Create a file without a name, open for writing and reading. It is deleted when both are closed."""
-    path = f"{folder}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+def unnamed_file(folder: str | None = None) -> tuple[Output, OpenFile]:
+    """Create a file without a name in a folder, by default the system's temporary one, open for writing and reading. It is deleted when both are closed."""
+    path = f"{folder or tempfile.gettempdir()}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     output = create(path)
     try:
         return output, open_file(path)

@@ -9,7 +9,6 @@ import gzip
 import math
 import os
 import re
-import tempfile
 import zlib
 from collections import deque
 from contextlib import closing
@@ -206,7 +205,7 @@ def _unpacked(ref: ArrayRef) -> files.OpenFile:
 
 def _unpack(ref: ArrayRef) -> files.OpenFile:
     remaining = ref.offset + math.prod(ref.shape) * np.dtype(ref.dtype).itemsize
-    output, file = files.unnamed_file(tempfile.gettempdir())
+    output, file = files.unnamed_file()
     with closing(output), files.open_stream(ref.path) as packed, gzip.GzipFile(fileobj=packed) as stream:
         done = 0
         while remaining:
