@@ -303,10 +303,10 @@ class ArrayScope(LevelScope):
         if record is None:
             return {}
         faults, sizes = {}, {(x, y, z): nbytes for x, y, z, nbytes, _ in array.stored_states().tolist()}
-        for x, y, z, nbytes, _, _ in record.tolist():
-            found = sizes.get((x, y, z), 0)
-            if found < nbytes and (not found or self._has_lost_files((x, y, z))):
-                what = "no such file" if not found else f"{found} bytes in the files of its group"
+        for x, y, z, nbytes, _, _ in record[record[:, 3] > 0].tolist():
+            found = sizes.get((x, y, z))
+            if found is None or (found < nbytes and self._has_lost_files((x, y, z))):
+                what = "no such file" if found is None else f"{found} bytes in the files of its group"
                 faults[x, y, z] = Fault("file.lost", array.shard_path((x, y, z)), what, f"{nbytes} bytes, as they were written")
         return faults
 

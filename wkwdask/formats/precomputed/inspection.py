@@ -148,6 +148,8 @@ class _ShardCheck:
         nbytes = index_nbytes if index_file is shard.file else index_nbytes + (shard.nbytes or files.getsize(shard.name))
         if index_nbytes < sharding.index_nbytes:
             self._faults.add(Fault("shard.short", index_file.name, f"{index_nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
+        elif shard.is_unreferenced():
+            self._faults.add(Fault("shard.index", index_file.name, "an empty shard index before chunks", "places of minishards", offset=0))
         else:
             for minishard in range(1 << sharding.minishard_bits):
                 self._check_minishard(minishard)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ, decompress_streams
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.gzip_stream import GZIP_MAGIC, decompress_gzip
@@ -241,7 +241,22 @@ class OpenShard:
             available = "" if limit is None else f" of the {limit} bytes behind the shard index"
             where = f"{self.index_file.name}: byte {INDEX_ENTRY_NBYTES * minishard}"
             raise CorruptError(f"{where}: the shard index places the index of minishard {minishard} from {start} to {stop}{available}")
+        if start == stop and self.is_unreferenced():
+            raise CorruptError(f"{self.index_file.name}: byte 0: the shard index lists no minishard, though chunks follow it")
         return start, stop
+
+    def is_unreferenced(self) -> bool:
+        """Return whether the shard index is empty, but bytes follow it."""
+        pages = -(-(1 << self.layout.sharding.minishard_bits) // _PAGE_ENTRIES)
+        if any((table[:, 0] < table[:, 1]).any() for table in map(self._page, range(pages))):
+            return False
+        if self.data_nbytes is not None:
+            return self.data_nbytes > 0
+        try:
+            parts = self.read([(self.first_byte, self.first_byte + 1)])
+        except TruncatedError:
+            return False
+        return parts is not None and len(parts[0]) > 0
 
     def _page(self, page: int) -> npt.NDArray[np.uint64]:
         """Return a page of the shard index, shape (n, 2), empty if the shard is absent."""
@@ -249,7 +264,10 @@ class OpenShard:
 
         def read_page(_: object) -> list[npt.NDArray[np.uint64]]:
             first = page * _PAGE_ENTRIES * INDEX_ENTRY_NBYTES
-            parts = file.read([(first, min(first + _PAGE_ENTRIES * INDEX_ENTRY_NBYTES, sharding.index_nbytes))])
+            last = min(first + _PAGE_ENTRIES * INDEX_ENTRY_NBYTES, sharding.index_nbytes)
+            parts = file.read([(first, last)])
+            if parts is not None and len(parts[0]) < last - first:
+                raise TruncatedError(f"{file.name}: ends at byte {first + len(parts[0])}, expected a shard with an index of {sharding.index_nbytes} bytes")
             return [np.frombuffer(b"" if parts is None else parts[0], "<u8").reshape(-1, 2).astype(np.uint64)]
 
         return _tables.get_or_make([(file.name, file.state, sharding, "index", page)], read_page)[0]
