@@ -207,7 +207,10 @@ class TargetArray:
         if box == whole or not array.size:
             return array, topleft
         out = np.empty((self.num_channels, *whole.size), self.dtype, order="F")
-        self.as_volume().read_into(out, whole.topleft)
+        for border in self._borders(box, whole):  # chunks that are replaced whole are not read: they may be damaged
+            part = np.empty((self.num_channels, *border.size), self.dtype, order="F")
+            self.as_volume().read_into(part, border.topleft)
+            part_of_array(out, border, whole.topleft)[...] = part
         part_of_array(out, box, whole.topleft)[...] = array
         return out, whole.topleft
 
@@ -220,6 +223,19 @@ class TargetArray:
         out = np.zeros((len(array), *plus(before, vec3(array.shape[1:]))), array.dtype, order="F")
         out[:, x:, y:, z:] = array
         return out, minus(topleft, before)
+
+    def _borders(self, box: BoundingBox, whole: BoundingBox) -> Iterator[BoundingBox]:
+        """Cut the chunks that a box cuts from those that it touches, into at most 6 boxes."""
+        low, high = list(whole.topleft), list(whole.bottomright)
+        for axis, edge in enumerate(self.chunk_shape):
+            start, stop = -(-box.topleft[axis] // edge) * edge, box.bottomright[axis]
+            stop = stop if stop == high[axis] else stop // edge * edge
+            start = min(start, high[axis])
+            stop = max(start, stop)
+            for first, last in ((low[axis], start), (stop, high[axis])):
+                if first < last:
+                    yield BoundingBox.from_corners((*low[:axis], first, *low[axis + 1 :]), (*high[:axis], last, *high[axis + 1 :]), self.mag)
+            low[axis], high[axis] = start, stop
 
     def _cells(self, box: BoundingBox) -> npt.NDArray[np.int64]:
         """List the chunks that a box touches, with all channels, shape (n, 4)."""
