@@ -248,7 +248,7 @@ class OpenShard:
     def is_unreferenced(self) -> bool:
         """Return whether the shard index is empty, but bytes follow it."""
         pages = -(-(1 << self.layout.sharding.minishard_bits) // _PAGE_ENTRIES)
-        if any((table[:, 0] < table[:, 1]).any() for table in map(self._page, range(pages))):
+        if any((table[:, 0] != table[:, 1]).any() for table in map(self._page, range(pages))):
             return False
         if self.data_nbytes is not None:
             return self.data_nbytes > 0
