@@ -12,7 +12,7 @@ from support.file_events import counting
 
 import wkwdask
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.needs("zarr")]
 CHANGES = {"os.mkdir", "os.rename", "os.link", "os.symlink", "os.remove", "os.rmdir"}
 VOXELS = np.arange(1, 16**3 + 1, dtype=np.uint16).reshape(16, 16, 16)
 

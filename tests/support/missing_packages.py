@@ -23,7 +23,7 @@ def leave_out_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, seen = [], set()
     for item, key in needed:
         if key[1] is not None and key not in seen:
-            item.add_marker(pytest.mark.skip(reason=f"{key[1]} is not installed, which {counts[key]} tests of this file need"))
+            item.add_marker(pytest.mark.skip(reason=f"{key[1]} is not installed; tests of this file that need it: {counts[key]}"))
         if key[1] is None or key not in seen:
             kept.append(item)
         seen.add(key)

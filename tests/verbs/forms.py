@@ -74,9 +74,11 @@ class Form:
         return self.name
 
 
-def needs(form: Form) -> list[pytest.MarkDecorator]:
-    """Return the mark of tests that need the package of a form."""
-    return [] if form.needs is None else [pytest.mark.needs(form.needs)]
+def needs(form: Form, verb: str = "") -> list[pytest.MarkDecorator]:
+    """Return the marks of tests that need the package of a form, or of a verb."""
+    package = "obstore" if verb == "serve" else "zarr" if "ngff" in verb else None
+    names = [name for name in (form.needs, package) if name is not None]
+    return [pytest.mark.needs(*names)] if names else []
 
 
 def _save_wkw(array, url, offset, **others):

@@ -89,7 +89,7 @@ def _cells(*, refused=False):
         for name in VERBS:
             if _is_in(NOT_APPLICABLE, name, form) or _is_in(REFUSED, name, form) != refused:
                 continue
-            cells.append(pytest.param(name, form, id=f"{name}-{form}", marks=[*needs(form), *marks(name, form)]))
+            cells.append(pytest.param(name, form, id=f"{name}-{form}", marks=[*needs(form, name), *marks(name, form)]))
     return cells
 
 

@@ -10,7 +10,7 @@ from support import toy_format
 from support.inside import empty_memory
 from verbs.all_verbs import LIMITS, VERBS, Bench
 from verbs.expected_failures import marks
-from verbs.forms import FORMS
+from verbs.forms import FORMS, needs
 
 import wkwdask
 from wkwdask.formats import registry
@@ -78,7 +78,7 @@ def _cells(*, supported=True, in_memory=False):
     forms = [form for form in FORMS if not (in_memory and form.name in _ARRAYS | {"ngff-0.6"})]
     cells = [(name, form) for name in verbs for form in forms if form.name not in EMPTY[name]]
     return [
-        pytest.param(name, form, id=f"{name}-{form}", marks=marks(name, form))
+        pytest.param(name, form, id=f"{name}-{form}", marks=[*needs(form, name), *marks(name, form)])
         for name, form in cells
         if (form.name not in UNSUPPORTED.get(name, ())) == supported
     ]

@@ -124,7 +124,8 @@ def is_in_queue(number: str) -> bool:
 def wait_for_end(number: str, report: Callable[[str], None]) -> str:
     """Wait until a job has ended and return its state, such as COMPLETED; empty if SLURM has forgotten it.
 
-    The job goes on while the controller is away, so this waits on and reports the first failed query. Raises BatchError after half an hour without an answer.
+    The job continues while the controller is away, so this keeps waiting and reports the first failed query.
+    Raises BatchError after half an hour without an answer.
     """
     last_answer = time.monotonic()
     is_reported = False

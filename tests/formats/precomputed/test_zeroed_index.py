@@ -30,6 +30,7 @@ def zero_index(shard):
     shard.write_bytes(bytes(16) + raw[16:])
 
 
+@pytest.mark.needs("zarr")
 def test_zeroed_index_is_an_error_of_every_verb(volume, tmp_path):
     folder, shard = volume
     zero_index(shard)
@@ -65,6 +66,7 @@ def test_quarantine_sets_it_aside(volume):
     assert wkwdask.verify(f"precomputed://{folder}").is_sound
 
 
+@pytest.mark.needs("obstore")
 def test_server_with_a_zeroed_index_or_an_empty_body_is_an_error(volume):
     folder, shard = volume
     zero_index(shard)
@@ -75,6 +77,7 @@ def test_server_with_a_zeroed_index_or_an_empty_body_is_an_error(volume):
         wkwdask.read(f"precomputed://{server.url}")
 
 
+@pytest.mark.needs("obstore")
 def test_absent_shards_and_empty_shards_are_zeros(volume):
     folder, shard = volume
     with range_server(folder) as server:
