@@ -59,8 +59,8 @@ def _needs(package: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["read/em/box32", "read/seg/open"])
+@pytest.mark.needs("wkw")
 def test_reads_are_equal(data, name):
-    pytest.importorskip("wkw")
     outcomes = _only(_race(data, name), "ours.Read", "ours.OpenCompute", "reference.Read")
     assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
     assert outcomes[0].digests
@@ -68,9 +68,8 @@ def test_reads_are_equal(data, name):
 
 
 @pytest.mark.parametrize("name", ["slices/em/xy", "slices/seg/xz", "slices/em/yz"])
+@pytest.mark.needs("wkw", "tensorstore")
 def test_slices_are_equal(data, name):
-    _needs("wkw")
-    _needs("tensorstore")
     outcomes = run_units(_race(data, name).units, 1)
     assert [outcome.problem for outcome in outcomes] == [""] * 4
     assert len(outcomes[0].digests) == 50
@@ -78,8 +77,8 @@ def test_slices_are_equal(data, name):
 
 
 @pytest.mark.parametrize(("name", "package"), [("labels/seg", "cc3d"), ("labels/seg", "numpy"), ("histogram/em", "numpy")])
+@pytest.mark.needs("wkw")
 def test_analyses_are_equal(data, name, package):
-    _needs("wkw")
     _needs(package)
     units = _race(data, name).units
     outcomes = run_units([units[0], *(unit for unit in units if unit.label.startswith(package))], 1)
@@ -90,8 +89,8 @@ def test_analyses_are_equal(data, name, package):
         assert theirs.digests
 
 
+@pytest.mark.needs("wkw")
 def test_volumes_are_mirrored_cut_and_split(data):
-    _needs("wkw")
     real = read_mag(data.cube("em").mag, _SIZE)
     larger, split = data.cube("em", 2 * _SIZE), data.cube("em", file_vx=32)
     for cube in (larger, split):
@@ -105,8 +104,8 @@ def test_volumes_are_mirrored_cut_and_split(data):
 
 
 @pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.needs("wkw")
 def test_scattered_files_hold_labels(data, dense):
-    _needs("wkw")
     volume = data.scattered(dense=dense)
     volume.make()
     assert len(set(volume.files())) == len(list(Path(volume.dataset).rglob("x*.wkw"))) == 41
@@ -140,8 +139,8 @@ def test_pyramids_are_equal(data, name, package, work, mags):
 
 
 @pytest.mark.parametrize("name", ["pyramid/em/file-len-1", "pyramid/sparse"])
+@pytest.mark.needs("wkw")
 def test_files_of_many_kinds(data, name):
-    _needs("wkw")
     race = _race(data, name)
     outcomes = run_units(race.units, 1)
     assert [outcome.problem for outcome in outcomes] == ["", ""]
@@ -152,8 +151,8 @@ def test_files_of_many_kinds(data, name):
 
 
 @pytest.mark.parametrize("name", ["rechunk/em/2-to-1", "rechunk/seg/block-len", "rechunk/seg/lz4hc-to-lz4"])
+@pytest.mark.needs("webknossos")
 def test_rechunked_mags_are_equal(data, name):
-    _needs("webknossos")
     race = _race(data, name)
     outcomes = run_units(race.units, 1)
     assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
@@ -179,6 +178,7 @@ def own_settings():
         *(("convert", kind) for kind in ("em/files", "seg/sharded")),
     ],
 )
+@pytest.mark.needs("wkw")
 def test_precomputed_volumes_are_equal(data, own_settings, work, kind):
     for package in ("wkw", "tensorstore", "cloudvolume", *(["igneous"] if work == "pyramid" else [])):
         _needs(package)
@@ -234,6 +234,7 @@ def test_remote_reads_are_equal_and_counted(data, name):
     assert row.tool.received > 0
 
 
+@pytest.mark.needs("wkw")
 def test_served_chunks_are_counted(data):
     for package in ("wkw", "neuroglancer"):
         _needs(package)
@@ -243,8 +244,8 @@ def test_served_chunks_are_counted(data):
     assert {outcome.nbytes for outcome in outcomes} == {_SIZE**3 * 4}
 
 
+@pytest.mark.needs("wkw")
 def test_beside_the_disk(data):
-    _needs("wkw")
     race = _race(data, "rechunk/disk")
     outcomes = run_units(race.units, 1)
     assert [outcome.problem for outcome in outcomes] == ["", ""]
@@ -377,8 +378,8 @@ def test_boxes_and_digests():
     assert digest(array) == digest(np.asfortranarray(array)) == digest(array[None])
 
 
+@pytest.mark.needs("zarr")
 def test_this_tree_beside_another(data):
-    _needs("zarr")
     races = against_command.races(data, "another", str(Path(command.__file__).parents[2]))
     assert len(races) == len(against_command.ROWS)
     rows = command.run_cases(races[::4], data, 1)  # read, pyramid or copy, and others: each row starts two processes

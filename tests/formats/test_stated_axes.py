@@ -95,6 +95,7 @@ def write_zarr(path, array, names, zarr_format=3):
 
 @pytest.mark.parametrize("axes", ORDERS)
 @pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.needs("zarr")
 def test_zarr_with_named_dimensions(tmp_path, axes, zarr_format):
     array, expected = stored(axes)
     write_zarr(tmp_path / "a.zarr", array, [{"c": "channel"}.get(axis, axis.upper()) for axis in axes], zarr_format)
@@ -104,6 +105,7 @@ def test_zarr_with_named_dimensions(tmp_path, axes, zarr_format):
 
 @pytest.mark.parametrize("names", [["a", "b", "c"], ["time", "y", "x"], ["z", "lat", "x"], ["z", "y", "y"]])
 @pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.needs("zarr")
 def test_zarr_with_other_dimensions_is_an_error_with_a_way_out(tmp_path, names, zarr_format):
     array, expected = stored("zyx")
     write_zarr(tmp_path / "a.zarr", array, names, zarr_format)
@@ -116,6 +118,7 @@ def test_zarr_with_other_dimensions_is_an_error_with_a_way_out(tmp_path, names, 
 
 
 @pytest.mark.parametrize("names", [None, ["dim_0", "dim_1", "dim_2"], [None, "y", "x"], ["", "", ""]])
+@pytest.mark.needs("zarr")
 def test_zarr_without_names_has_the_usual_axes(tmp_path, names):
     array, expected = stored("zyx")
     write_zarr(tmp_path / "a.zarr", array, names)
@@ -173,6 +176,7 @@ VERSIONS = ["0.4", "0.5", "0.6"]
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("axes", ["tczyx", "zyxc", "xyz", "tzyx", "yx", "xyzct"])
+@pytest.mark.needs("zarr")
 def test_ngff_axes_of_any_order(tmp_path, axes, version):
     array, expected = stored(axes)
     write_ngff(tmp_path / "a", array, named(axes), version)
@@ -180,6 +184,7 @@ def test_ngff_axes_of_any_order(tmp_path, axes, version):
     np.testing.assert_array_equal(converted(tmp_path / "a", tmp_path), expected)
 
 
+@pytest.mark.needs("zarr")
 def test_a_channel_axis_is_known_by_its_type(tmp_path):
     array, expected = stored("czyx")
     write_ngff(tmp_path / "a", array, [{"name": "dye", "type": "channel"}, *named("zyx")], "0.5")
@@ -197,6 +202,7 @@ ODD = {
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", ODD)
+@pytest.mark.needs("zarr")
 def test_ngff_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path, case, version):
     axes, stated = ODD[case]
     array, expected = stored(axes)
@@ -258,6 +264,7 @@ def test_n5_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path, c
 
 
 @pytest.mark.parametrize("names", [["u", "v", "w", "k"], ["t", "x", "y", "z"]])
+@pytest.mark.needs("zarr")
 def test_a_layer_whose_names_are_not_understood_needs_an_axis_order(tmp_path, names):
     write_zarr(tmp_path / "em" / "1", VOXELS, names)
     box = {"topLeft": [0, 0, 0], "width": 12, "height": 14, "depth": 5}
@@ -310,6 +317,7 @@ def test_sections_that_mrc_does_not_order_are_an_error(tmp_path):
             refused(lambda: converted(tmp_path / "a.mrc", tmp_path), "a.mrc", "(5, 14, 12)", "axes=", "--axes")
 
 
+@pytest.mark.needs("zarr")
 def test_every_error_is_about_what_is_not_supported(tmp_path):
     write_zarr(tmp_path / "a.zarr", stored("zyx")[0], ["a", "b", "c"])
     with pytest.raises(UnsupportedError):

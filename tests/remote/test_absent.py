@@ -12,6 +12,8 @@ from support.proxy import Answer, Cut
 import wkwdask
 from wkwdask.errors import AccessWarning
 
+pytestmark = pytest.mark.needs("obstore")
+
 DOCUMENTS = (".json", "info", "header.wkw", ".zarray", ".zattrs", ".zgroup")
 
 

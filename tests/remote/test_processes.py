@@ -14,6 +14,8 @@ from remote.volumes import FORMS, PARTS
 
 import wkwdask
 
+pytestmark = pytest.mark.needs("obstore")
+
 WKW = FORMS[0]
 
 

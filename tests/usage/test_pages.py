@@ -157,8 +157,6 @@ def differs(printed, found, folder):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    for name in EXTRAS:
-        pytest.importorskip(name, reason=f"pages run where pip install '.[analysis,convert,precomputed,view,zarr]' has installed all extras: no {name}")
     folder = tmp_path_factory.mktemp("start")
     done = run_here("demo", folder / "demo-dataset")
     assert done.returncode == 0, done.stderr
@@ -177,6 +175,7 @@ def folder(start, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.needs(*EXTRAS)
 @pytest.mark.parametrize("page", [page for page in PAGES if read_steps((ROOT / page).read_text(encoding="utf-8"))])
 def test_the_blocks_of_a_page_print_what_it_shows(page, folder):
     problems, names = [], {"__name__": "__main__"}
