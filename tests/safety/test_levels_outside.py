@@ -127,7 +127,9 @@ VERBS = {
     "region": lambda kind, url, source, **more: wkwdask.save(
         VOXELS[:8, :8, :8], place(kind, url) if kind == "wkw" else url, region=HALF, **({} if kind == "wkw" else {"mag": 2}), **more
     ),
-    "save": lambda kind, url, source, **more: wkwdask.save(HALVED, place(kind, url), existing="overwrite", **chosen(kind), **more),
+    "save": lambda kind, url, source, **more: wkwdask.save(
+        HALVED, place(kind, url), existing="overwrite", **({"mag": 2} if kind == "n5" else chosen(kind)), **more
+    ),
     "apply": _target(wkwdask.apply, np.invert),
     "components": _target(wkwdask.connected_components),
     "dust": lambda kind, url, source, **more: wkwdask.remove_dust(f"{source}/wkw/color/2", place(kind, url), 2, existing="overwrite", **more),

@@ -17,6 +17,7 @@ from wkwdask.model.options import make_options, options_of
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_interrupted_publication
 from wkwdask.store import files
+from wkwdask.store.paths import local_path
 from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk
 from wkwdask.verbs.remove import RemovalWork, lay_out_removals
 
@@ -172,6 +173,7 @@ def _rechunk_levels(
     in_place = [level_copy for level_copy in level_copies if level_copy.destination is None]
     # A call that was killed while it replaced a mag in place may have left it renamed: complete the replacement, then look for the mags again.
     for level_copy in in_place:
+        local_path(level_copy.level.folder)  # remote levels are read-only
         parent, folder = source_format.job_folders(level_copy.image, level_copy.level)
         finish_interrupted_publication(parent, folder, options.command, root_of(level_copy.image).folder)
     if in_place:

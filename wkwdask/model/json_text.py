@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 _MAX_DEPTH = 100
+_QUOTED = 400  # characters of a value in an error: enough for most paths
 
 
 class Number(float):
@@ -39,7 +40,7 @@ class Problems:
 
     def add(self, path: str, expected: str, value: Any) -> None:
         """Add a problem: a value other than the expected one."""
-        self.messages.append(f"{path}: expected {expected}, found {json.dumps(value)[:80]}")
+        self.messages.append(f"{path}: expected {expected}, found {json.dumps(value)[:_QUOTED]}")
 
 
 def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
