@@ -58,6 +58,7 @@ def _voxels(dtype, channels, shape):
     ("dtype", "channels", "compression", "block_len"),
     [("uint8", 1, "lz4hc", 16), ("uint8", 3, "lz4", 8), ("uint64", 1, "lz4", 16), ("float32", 2, "raw", 8), ("uint8", 1, "raw", 1), ("int16", 1, "lz4", 1)],
 )
+@pytest.mark.needs("tensorstore")
 def test_other_software_reads_served_wkw(tmp_path, dtype, channels, compression, block_len):
     tensorstore = pytest.importorskip("tensorstore")
     voxels = _voxels(dtype, channels, (70, 37, 50) if block_len > 1 else (9, 7, 5))
@@ -86,6 +87,7 @@ def test_zarr_python_reads_served_wkw(tmp_path):
     np.testing.assert_array_equal(found.transpose(0, 3, 2, 1), voxels)
 
 
+@pytest.mark.needs("tensorstore")
 def test_types_that_no_viewer_knows_are_decoded(tmp_path):
     tensorstore = pytest.importorskip("tensorstore")
     voxels = _voxels("float64", 1, (20, 30, 10))
@@ -100,6 +102,7 @@ def test_types_that_no_viewer_knows_are_decoded(tmp_path):
 
 
 @pytest.mark.parametrize(("sharded", "compression"), [(False, "gzip"), (True, None)], ids=["gz files", "shards"])
+@pytest.mark.needs("tensorstore")
 def test_precomputed_passes_through(tmp_path, sharded, compression):
     tensorstore = pytest.importorskip("tensorstore")
     voxels = _voxels("uint32", 1, (40, 30, 20))
@@ -115,6 +118,7 @@ def test_precomputed_passes_through(tmp_path, sharded, compression):
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
+@pytest.mark.needs("tensorstore")
 def test_zarr_passes_through(tmp_path, version):
     tensorstore = pytest.importorskip("tensorstore")
     voxels = _voxels("uint8", 3, (40, 30, 20))
@@ -144,6 +148,7 @@ def test_zarr_python_reads_an_image_that_passes_through(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["gz files", "shards", "zarr"])
+@pytest.mark.needs("tensorstore")
 def test_remote_volumes_pass_through(tmp_path, kind):
     """The remote server is another one of ours, which sends stored gzip files with their encoding."""
     tensorstore = pytest.importorskip("tensorstore")
@@ -166,6 +171,7 @@ def test_remote_volumes_pass_through(tmp_path, kind):
     np.testing.assert_array_equal(found.T if kind == "zarr" else found[..., 0], voxels[0])
 
 
+@pytest.mark.needs("tensorstore")
 def test_blocks_whose_compressed_size_is_that_of_their_voxels_are_read(tmp_path):
     """Such a frame would be taken for one of voxels that are not compressed."""
     tensorstore = pytest.importorskip("tensorstore")
