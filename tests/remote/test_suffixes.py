@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.nginx import nginx, nginx_program
+from support.range_server import range_server
 
 import wkwdask
 from wkwdask.store.new_files import NewFile
@@ -154,3 +155,17 @@ def test_the_old_file_stays_until_one_with_another_suffix_is_published(tmp_path,
     voxels[1:3, 1:3, 1:3] = 1
     np.testing.assert_array_equal(wkwdask.read(folder)[0], voxels)
     assert suffixes_in(folder) == {".gz"}
+
+
+def test_every_suffixed_chunk_of_a_dense_scale_is_found_by_the_first_read(tmp_path):
+    """Many threads look for their chunks at once; none may end the search of the others."""
+    array = np.random.default_rng(0).integers(1, 200, (1, 40, 40, 40)).astype(np.uint8)
+    wkwdask.save(array, f"precomputed://{tmp_path}/em", voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8))
+    files = sorted(path for path in (tmp_path / "em" / "4_4_4").iterdir() if not path.name.startswith("."))
+    assert len(files) == 125
+    for path in files[1::2]:
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    with range_server(tmp_path) as server:
+        for _ in range(3):
+            np.testing.assert_array_equal(wkwdask.read(f"precomputed://{server.url}/em"), array)

@@ -135,8 +135,8 @@ def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str,
     if data is None:
         seen = suffixes.seen  # by now, other threads may have seen more
         if store.is_local or not seen or suffixes.searches < _MOST_SEARCHES:
-            suffixes.searches += 1
             suffix, data = _search(store, stem, likely, largest)
+            suffixes.searches += data is None  # one that finds a file must not use up those of other threads
             if data is None and not seen and suffixes.searches == _MOST_SEARCHES and not store.is_local:
                 found, voxels = _search(store, center, [], largest)
                 if voxels is not None:
