@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import random
 import signal
 import socket
@@ -96,7 +95,7 @@ class ClusterProcesses:
     def __exit__(self, *_):
         for process in self._started:
             if process.poll() is None:
-                os.kill(process.pid, signal.SIGCONT)  # in case that it was stopped
+                process.send_signal(signal.SIGCONT)  # in case that it was stopped
                 process.kill()
         for process in self._started:
             process.wait()

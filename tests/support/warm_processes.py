@@ -78,8 +78,13 @@ class WarmProcess:
 
     def kill(self):
         """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number):
+        """Send a signal, if the process still runs."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and the server that forked it has not told yet
+                os.kill(self.pid, number)
 
     def __enter__(self):
         return self
