@@ -128,16 +128,16 @@ class StagedMags:
             return self._finished_before()
         if finished is not None:
             return report_in(finished, _FINISHED_NOTE, self.folders)
-        self._check_current()
-        for target in self.targets:
-            target.prepare()
+        self._prepare()
         return None
 
-    def _check_current(self) -> None:
-        """Check under the locks that the metadata has not changed since the job was planned; otherwise remove the job."""
+    def _prepare(self) -> None:
+        """Check under the locks that the metadata has not changed since the job was planned, and create folders and documents; on an error, end the job."""
         try:
             if self.edit is not None:
                 self.edit.check_current()
+            for target in self.targets:
+                target.prepare()
         except BaseException:
             if not self._job_folder().suspend():
                 with contextlib.suppress(OSError):  # the folder of the layer is not empty

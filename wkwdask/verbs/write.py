@@ -187,14 +187,12 @@ class StagedRegion(StagedMags):
         self._job_folder().start("update", self.settings)
         (target,) = self.targets
         try:
-            is_same = self.volume is None or self.volume.is_current()
+            if self.volume is not None and not self.volume.is_current():
+                raise IncompleteWriteError(f"{target.folder}: was replaced before the locks were taken; start again")
+            target.prepare()
         except BaseException:
             self.discard()
             raise
-        if not is_same:
-            self.discard()
-            raise IncompleteWriteError(f"{target.folder}: was replaced before the locks were taken; start again")
-        target.prepare()
         return None
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
