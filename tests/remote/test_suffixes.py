@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.nginx import nginx, nginx_program
+from support.proxy import proxy
 from support.range_server import range_server
 
 import wkwdask
@@ -102,8 +103,6 @@ def test_any_suffixes_in_any_order(server, data):
     voxels = write_volume(folder, "")
     names = sorted(name for name in os.listdir(folder / "4_4_40") if not name.startswith("."))
     kinds = data.draw(st.lists(st.sampled_from(["", ".gz", None]), min_size=len(names), max_size=len(names)))
-    while kinds.count(None) > 5:
-        kinds[kinds.index(None)] = ".gz"
     for name, kind in zip(names, kinds, strict=True):
         path = folder / "4_4_40" / name
         if kind == ".gz":
@@ -134,6 +133,27 @@ def test_all_chunks_have_two_names_where_two_suffixes_were_seen(server):
         box = tuple(zip(*(map(int, span.split("-")) for span in name.split("_")), strict=True))
         expected = part(voxels, box) if name in names[-2:] else 0
         np.testing.assert_array_equal(wkwdask.read(url, box)[0], expected)
+
+
+def test_a_gzipped_chunk_is_found_after_many_absent_ones_for_one_more_request_each(server):
+    folder = server.root / "sparse"
+    voxels = write_volume(folder, "")
+    names = sorted(name for name in os.listdir(folder / "4_4_40") if not name.startswith("."))
+    plain, gzipped, absent = names[0], names[-1], names[1:-1]
+    for name in absent:
+        (folder / "4_4_40" / name).unlink()
+    path = folder / "4_4_40" / gzipped
+    path.with_name(f"{gzipped}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    with proxy(server.url) as far:
+        for number, name in enumerate([plain, *absent, gzipped]):
+            box = tuple(zip(*(map(int, span.split("-")) for span in name.split("_")), strict=True))
+            far.clear()
+            found = wkwdask.read(f"precomputed://{far.url}/sparse", box)[0]
+            np.testing.assert_array_equal(found, part(voxels, box) if name in (plain, gzipped) else 0)
+            chunks = [request.path for request in far.requests if "/4_4_40/" in request.path]
+            if number > 8:
+                assert [chunk.rpartition("/")[2] for chunk in chunks] == [name, f"{name}.gz"]
 
 
 def test_the_old_file_stays_until_one_with_another_suffix_is_published(tmp_path, monkeypatch):

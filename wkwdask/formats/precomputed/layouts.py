@@ -55,7 +55,9 @@ _tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_TABLE_CACHE_NBYTES, lambda
 _suffixes: LruCache[_Suffixes] = LruCache(1024)
 """Suffixes of the chunks of each folder."""
 _MOST_SEARCHES = 8
-"""Absent chunks of a folder on a server that are looked for under all names. Each costs six requests, so all others only under the names that were seen."""
+"""Absent chunks of a folder on a server that are looked for under all names, which costs six requests each."""
+_USUAL_SUFFIX = ".gz"
+"""Suffix under which every absent chunk is looked for: cloud-volume appends it by default, so writers may mix such files with plain ones."""
 _unsplit: LruCache[bool] = LruCache(1024)
 """Folders on servers with a shard in one file: no writer mixes these with shards in two files."""
 
@@ -142,7 +144,7 @@ def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str,
                 if voxels is not None:
                     suffixes.add(found)
         else:
-            suffix, data = _first_existing(store, stem, [each for each in seen if each not in likely], largest)
+            suffix, data = _first_existing(store, stem, [each for each in dict.fromkeys((*seen, _USUAL_SUFFIX)) if each not in likely], largest)
     if data is not None and suffix not in suffixes.seen:
         suffixes.add(suffix)
     return stem + suffix, data
