@@ -203,7 +203,7 @@ class StagedMags:
             NewMag(basename(target.folder), folder, target.mag.name, (*box.topleft, *box.size), format_file_record(rows))
             for target, folder, box, rows in zip(self.targets, self.folders, boxes, rows_of_all, strict=True)
         ]
-        provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.voxel_provenance} if self.voxel_provenance else {})}
+        provenance = {"settings": self.settings, "report": report.to_json(), **({} if self.voxel_provenance is None else {"made": self.voxel_provenance})}
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
         _logger.info("published %s", ", ".join(self.folders))
         return report

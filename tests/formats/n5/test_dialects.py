@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import json
-
 import dask
 import numpy as np
 import pytest
+from support.n5_dialects import (
+    DIALECTS,
+    FINE,
+    LEVELS,
+    RESOLUTION,
+    SIZED,
+    bigdataviewer,
+    factors_of,
+    neuroglancer_zyx,
+    no_attributes,
+    paintera,
+    tensorstore,
+    tensorstore_zyx,
+    units_of,
+    write_by_tensorstore,
+    write_levels,
+)  # fmt: skip
+from support.n5_readers import CannotOpenError, attributes_of, by_bigdataviewer, by_n5_viewer, by_neuroglancer
 from support.n5_volumes import write_attributes
 
 import wkwdask
-from wkwdask.errors import ExistsError
+from wkwdask.errors import ExistsError, UnsupportedError
 
 ts = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
-
-SIZE = (48, 40, 24)
-FINE = np.random.default_rng(1).integers(1, 200, SIZE).astype("u1")
-LEVELS = [FINE[(slice(None, None, 1 << n),) * 3] for n in range(4)]
-FACTORS = [[1, 1, 1], [2, 2, 2], [4, 4, 4]]
-RESOLUTION = {"pixelResolution": {"dimensions": [4, 4, 8], "unit": "nm"}}
 
 
 @pytest.fixture(autouse=True)
@@ -27,103 +37,7 @@ def _synchronous():
         yield
 
 
-def write_by_tensorstore(folder, array, labels=None, units=None, **attributes):
-    schema = {"dtype": str(array.dtype), "domain": {"shape": array.shape}, "chunk_layout": {"chunk": {"shape": [16, 16, 8]}}}
-    if labels is not None:
-        schema["domain"]["labels"] = labels
-        schema["dimension_units"] = units
-    store = ts.open({"driver": "n5", "kvstore": f"file://{folder}/", "create": True, "metadata": {"compression": {"type": "gzip"}}, "schema": schema}).result()
-    store[...] = array
-    write_attributes(folder, **json.loads((folder / "attributes.json").read_text()), **attributes)
-
-
-def write_levels(group, own=lambda n: {}, axes="xyz"):
-    for n, array in enumerate(LEVELS[:3]):
-        write_by_tensorstore(group / f"s{n}", array if axes == "xyz" else array.T, **own(n))
-
-
-def units_of(n, axes="xyz"):
-    return {"labels": list(axes), "units": [f"{(8 if axis == 'z' else 4) << n} nm" for axis in axes]}
-
-
-def cosem(n):
-    scale = [8 << n, 4 << n, 4 << n]
-    centre = [length / 2 - first / 2 for length, first in zip(scale, (8, 4, 4), strict=True)]
-    return {"transform": {"axes": ["z", "y", "x"], "scale": scale, "translate": centre, "units": ["nm"] * 3}}
-
-
-def factors_of(n, first=0):
-    return {"downsamplingFactors": FACTORS[n]} if n >= first else {}
-
-
-def no_attributes(group):
-    write_levels(group)
-
-
-def version_alone(group):
-    write_levels(group)
-    write_attributes(group.parent, n5="2.5.1")
-
-
-def bigdataviewer(group):
-    write_levels(group, factors_of)
-    write_attributes(group.parent, downsamplingFactors=FACTORS, dataType="uint8", n5="2.5.1")
-    write_attributes(group, resolution=[4, 4, 8], saved_completely=True, multiScale=True)
-
-
-def factors_in_the_group(group):
-    write_levels(group)
-    write_attributes(group, downsamplingFactors=FACTORS, **RESOLUTION)
-
-
-def scales_of_n5_viewer(group):
-    write_levels(group)
-    write_attributes(group, scales=FACTORS, **RESOLUTION)
-
-
-def levels_of_n5_viewer(group):
-    write_levels(group, lambda n: factors_of(n) | RESOLUTION)
-
-
-def resolution_in_the_group(group):
-    write_levels(group, lambda n: factors_of(n, 1))
-    write_attributes(group, **RESOLUTION)
-
-
-def neuroglancer(group):
-    write_levels(group)
-    write_attributes(group, axes=["x", "y", "z"], units=["nm"] * 3, resolution=[4, 4, 8], downsamplingFactors=FACTORS)
-
-
-def neuroglancer_zyx(group):
-    write_levels(group, axes="zyx")
-    write_attributes(group, axes=["z", "y", "x"], units=["nm"] * 3, resolution=[8, 4, 4], downsamplingFactors=FACTORS)
-
-
-def tensorstore(group):
-    write_levels(group, units_of)
-
-
-def tensorstore_zyx(group):
-    write_levels(group, lambda n: units_of(n, "zyx"), axes="zyx")
-
-
-def transforms(group):
-    write_levels(group, cosem)
-
-
-def paintera(group):
-    write_levels(group, lambda n: factors_of(n, 1))
-    write_attributes(group.parent, painteraData={"type": "raw"})
-    write_attributes(group, multiScale=True, resolution=[4, 4, 8], offset=[0, 0, 0], maxId=3)
-
-
-DIALECTS = [
-    no_attributes, version_alone, bigdataviewer, factors_in_the_group, scales_of_n5_viewer, levels_of_n5_viewer, resolution_in_the_group, neuroglancer,
-    neuroglancer_zyx, tensorstore, tensorstore_zyx, transforms, paintera,
-]  # fmt: skip
 each_dialect = pytest.mark.parametrize("describe", DIALECTS, ids=lambda describe: describe.__name__)
-SIZED = [describe for describe in DIALECTS if describe not in (no_attributes, version_alone)]
 
 
 @pytest.fixture
@@ -136,21 +50,12 @@ def seen(group):
     return {scale.key: (scale.mag.name, scale.box.topleft, scale.resolution) for scale in wkwdask.info(f"n5://{group}").scales}
 
 
-def document_of(folder):
-    path = folder / "attributes.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
 def seen_by_neuroglancer(group):
-    """Return the voxel sizes of levels as Neuroglancer's N5 page defines them; None where it cannot open the group without a list of its folders."""
-    merged = {}
-    for folder in (group.parent.parent, group.parent, group):
-        merged |= document_of(folder)
-    factors = merged.get("scales", merged.get("downsamplingFactors"))
-    if factors is None:
+    """Return the voxel sizes of levels; None where Neuroglancer cannot open the group."""
+    try:
+        return by_neuroglancer(group, group.parents[1])
+    except CannotOpenError:
         return None
-    resolution = merged["pixelResolution"]["dimensions"] if "pixelResolution" in merged else merged.get("resolution", [1] * 3)
-    return {f"s{n}": [a * b for a, b in zip(resolution, listed, strict=True)] for n, listed in enumerate(factors)}
 
 
 def seen_by_tensorstore(group, name):
@@ -189,11 +94,11 @@ def test_a_new_level_leaves_the_others_as_they_were(group, describe, add):
     assert np.array_equal(voxels if names[0] == "x" else voxels.T, LEVELS[3])
     if describe in (tensorstore, tensorstore_zyx):
         assert units == [f"{64 if axis == 'z' else 32} nm" for axis in names]
-    if by_neuroglancer is not None and describe is not bigdataviewer:  # its factors are of all time points
+    if by_neuroglancer is not None:
         coarse = {"s3": [8 * length for length in by_neuroglancer["s0"]]}
         assert seen_by_neuroglancer(group) == by_neuroglancer | coarse
     assert not wkwdask.verify(f"n5://{group}").faults
-    assert "multiscales" not in document_of(group)
+    assert "multiscales" not in attributes_of(group)
 
 
 @each_dialect
@@ -220,10 +125,14 @@ def test_the_finest_level_is_removed_and_made_again(group, describe):
     assert seen(group) == coarse
     wkwdask.build_pyramid(f"n5://{group}", mags=["4-4-4"], method="nearest")
     assert seen(group) == coarse | {"s3": ("4", (0, 0, 0), (32.0, 32.0, 64.0))}
-    if by_neuroglancer is not None and describe is not bigdataviewer:
-        assert seen_by_neuroglancer(group) == by_neuroglancer | {"s3": [8 * length for length in by_neuroglancer["s0"]]}
+    if by_neuroglancer is not None:
+        coarse = {"s3": [8 * length for length in by_neuroglancer["s0"]]}
+        has_list = describe is bigdataviewer  # that of all time points, where Neuroglancer expects the finest level
+        assert seen_by_neuroglancer(group) == (None if has_list else {key: size for key, size in (by_neuroglancer | coarse).items() if key != "s0"})
     wkwdask.upsample(f"n5://{group}", mags=["1"], voxel_size=(4, 4, 8))
     assert seen(group) == before | {"s3": ("8", (0, 0, 0), (32.0, 32.0, 64.0))}
+    if by_neuroglancer is not None:
+        assert seen_by_neuroglancer(group) == by_neuroglancer | coarse
     for n, array in enumerate(LEVELS[1:], 1):
         np.testing.assert_array_equal(wkwdask.read(f"n5://{group}", mag=1 << n)[0], array)
     stated = {n: seen_by_tensorstore(group, f"s{n}") for n in range(4)}
@@ -255,6 +164,49 @@ def test_a_level_without_a_mag_keeps_its_folder(group):
     np.testing.assert_array_equal(wkwdask.read(f"n5://{group}", mag="4")[0], LEVELS[1])
 
 
+def test_levels_below_the_list_of_a_setup_keep_their_numbers(group):
+    """BigDataViewer takes the factors of all time points from one list."""
+    bigdataviewer(group)
+    with pytest.raises(UnsupportedError, match=r"s3: would have the factors \[2, 2, 1\], but .*setup0/attributes.json lists \[\[1, 1, 1\], .*mags="):
+        wkwdask.build_pyramid(f"n5://{group}")  # its voxels are not cubes, so 2-2-1 comes first
+    with pytest.raises(UnsupportedError, match="would have the factors"):
+        wkwdask.to_n5(LEVELS[3], group.parent / "timepoint1" / "s1", mag="4-4-4", voxel_size=(4, 4, 8))
+    with pytest.raises(UnsupportedError, match="would have the factors"):
+        wkwdask.upsample(f"n5://{group}", mags=["1"], voxel_size=(2, 2, 4))
+    assert by_bigdataviewer(group) == {f"s{n}": [1 << n] * 3 for n in range(3)}
+    wkwdask.rm(f"n5://{group}", mags=["2", "4"])
+    assert attributes_of(group.parent)["downsamplingFactors"] == [[1, 1, 1]]
+    wkwdask.build_pyramid(f"n5://{group}", mags=["4"], method="nearest")
+    assert by_bigdataviewer(group) == {"s0": [1, 1, 1], "s1": [4, 4, 4]}
+
+
+def test_levels_whose_numbers_are_not_ordered_keep_them(group):
+    for name, step in (("s0", 1), ("s1", 4), ("s2", 2)):
+        write_by_tensorstore(group / name, FINE[::step, ::step, ::step], downsamplingFactors=[step] * 3, **RESOLUTION)
+    wkwdask.compress(f"n5://{group}", compression="raw")
+    assert {key: mag for key, (mag, _, _) in seen(group).items()} == {"s0": "1", "s1": "4", "s2": "2"}
+    wkwdask.build_pyramid(f"n5://{group}", mags=["2-2-1", "8"], method="nearest")
+    assert {key: mag for key, (mag, _, _) in seen(group).items()} == {"s0": "1", "s1": "4", "s2": "2", "s3": "2-2-1", "s4": "8"}
+    np.testing.assert_array_equal(wkwdask.read(f"n5://{group}", mag=4)[0], LEVELS[2])
+
+
+def test_a_level_that_is_stored_again_stays_on_the_grid_of_a_removed_one(group):
+    paintera(group)
+    wkwdask.rechunk(f"n5://{group}/s1", chunk_shape=(8, 8, 8))
+    wkwdask.rm(f"n5://{group}", mags=["1"])
+    wkwdask.build_pyramid(f"n5://{group}", mags=["2-2-1"], method="nearest")
+    assert seen(group) == {"s1": ("1", (0, 0, 0), (8.0, 8.0, 16.0)), "s2": ("2-2-1", (0, 0, 0), (16.0, 16.0, 16.0)), "s3": ("2", (0, 0, 0), (16.0, 16.0, 32.0))}
+    assert by_n5_viewer(group) == {"s1": [2, 2, 2], "s2": [4, 4, 2], "s3": [4, 4, 4]}
+
+
+def test_a_level_of_unknown_origin_that_is_stored_again_is_updated_as_before(group):
+    paintera(group)
+    wkwdask.rechunk(f"n5://{group}/s1", chunk_shape=(8, 8, 8))
+    wkwdask.write(f"n5://{group}/s0", (0, 0, 0), np.full((1, 8, 8, 8), 7, "u1"))
+    wkwdask.build_pyramid(f"n5://{group}", mags=["2"], method="nearest", update="content")
+    assert (wkwdask.read(f"n5://{group}", mag=2)[0, :4, :4, :4] == 7).all()
+
+
 def test_two_levels_do_not_get_one_mag(group):
     no_attributes(group)
     before = seen(group)
@@ -268,7 +220,7 @@ def test_a_single_level_that_is_overwritten_takes_its_description_along(group):
     write_attributes(group, multiScale=True, resolution=[4, 4, 8], offset=[8, 8, 8], downsamplingFactors=[[1, 1, 1]])
     wkwdask.to_n5(FINE, group / "s0", voxel_size=(5, 5, 10), offset=(6, 2, 9), existing="overwrite")
     assert seen(group) == {"s0": ("1", (6, 2, 9), (5.0, 5.0, 10.0))}
-    found = document_of(group)
+    found = attributes_of(group)
     assert (found["resolution"], found["offset"]) == ([5.0, 5.0, 10.0], [30.0, 10.0, 90.0])
     assert seen_by_neuroglancer(group) == {"s0": [5.0, 5.0, 10.0]}
 

@@ -12,6 +12,7 @@ from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry
 from wkwdask.formats.n5.attributes import DTYPES, dataset_axes, is_dataset, level_attributes, level_names, parse_dataset
 from wkwdask.formats.n5.edit import LevelGeometry, dataset_document, with_level
+from wkwdask.formats.n5.factor_lists import with_factor_lists
 from wkwdask.formats.n5.placement import place_levels
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.json_text import parse_object
@@ -156,6 +157,7 @@ def test_what_is_written_is_read(channels):
     group = with_level(group, "s1", names, LevelGeometry(Mag(2, 2, 1), (-4, 2, 0), (4.0, 4.0, 35.0)), is_ours=True)  # again
     assert group["mine"] == 1
     assert [entry["path"] for entry in group["multiscales"][0]["datasets"]] == ["s0", "s1", "s2"]
+    group = with_factor_lists(group, {f"s{n}": new["downsamplingFactors"] for n, (_, new) in enumerate(levels)}, {})
     assert group["scales"] == [[1, 1, 1, *[1] * channels], [2, 2, 1, *[1] * channels], [4, 4, 2, *[1] * channels]]
     for found in (placed(group, *levels), placed({}, *levels), placed(group, *[(size, {}) for size, _ in levels])):
         assert [(level.mag, level.offset) for level in found] == [(Mag(1, 1, 1), (-7, 5, 0)), (Mag(2, 2, 1), (-4, 2, 0)), (Mag(4, 4, 2), (-2, 1, 0))]

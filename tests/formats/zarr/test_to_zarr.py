@@ -381,6 +381,23 @@ def test_command(tmp_path, dataset):
     assert (tmp_path / "a.ome.zarr" / "4-4-2" / ".zarray").exists()
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_an_image_does_not_hide_arrays_that_a_group_holds_already(tmp_path, version):
+    """``multiscales`` would list the new array alone, and the arrays beside it would no longer be found."""
+    fine = np.arange(16**3, dtype="u2").reshape(16, 16, 16)
+    group, options = zarr.open_group(str(tmp_path / "g"), mode="w", zarr_format=2 if version == "0.4" else 3), {"ngff": version, "voxel_size": (4, 4, 8)}
+    for name in ("0", "others/1"):
+        group.create_array(name, data=fine, chunks=(8, 8, 8))
+    before = wkwdask.info(f"zarr://{tmp_path}/g")
+    with pytest.raises(ExistsError, match=r"/g: holds 0, others/1, and no multiscales lists them: .* new group"):
+        wkwdask.save(fine[::4, ::4, ::4], f"zarr://{tmp_path}/g", mag="4-4-4", **options)
+    with pytest.raises(ExistsError, match="hide them"):
+        wkwdask.convert(f"zarr://{tmp_path}/g/0", f"zarr://{tmp_path}/g", **options)
+    assert wkwdask.info(f"zarr://{tmp_path}/g") == before
+    wkwdask.save(fine[::4, ::4, ::4], f"zarr://{tmp_path}/g/image", mag="4-4-4", **options)
+    np.testing.assert_array_equal(wkwdask.read(f"zarr://{tmp_path}/g/image", mag="4-4-4")[0], fine[::4, ::4, ::4])
+
+
 def test_the_list_of_labels_is_no_image(tmp_path, dataset):
     image = tmp_path / "em.ome.zarr"
     wkwdask.convert(dataset, image, layer="color", mag="4-4-2")

@@ -19,6 +19,7 @@ from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.axes import REMEDY, axes_of, axis_letter, names_in
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
+from wkwdask.model.levels import is_number
 from wkwdask.store.paths import is_below, is_valid_path, stated_path
 
 if TYPE_CHECKING:
@@ -125,12 +126,17 @@ def is_inside(name: str) -> bool:
     return is_below(path, "/group") and path != "/group"
 
 
+def is_factor_list(value: Any) -> bool:
+    """Return whether a JSON value is a list of the factors of several levels, by level number."""
+    return isinstance(value, list) and all(isinstance(item, list) and item and all(is_number(factor) and factor > 0 for factor in item) for item in value)
+
+
 def group_factors(group: Mapping[str, Any]) -> list[Any]:
     """Return the downsampling factors of all levels from the attributes of their group, by level number."""
     for name in FACTOR_LISTS:
         value = group.get(name)
-        if isinstance(value, list) and value and all(isinstance(item, list) for item in value):
-            return value
+        if value and is_factor_list(value):
+            return list(value)
     return []
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import operator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -19,8 +20,9 @@ from wkwdask.errors import LockedError
 from wkwdask.formats.axes import axis_letter
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.n5.array import read_attributes
-from wkwdask.formats.n5.attributes import FACTOR_LISTS, FILE_NAME, VERSION, N5Dataset, is_inside, level_number
-from wkwdask.formats.n5.layer import level_axes
+from wkwdask.formats.n5.attributes import FILE_NAME, VERSION, N5Dataset, is_inside
+from wkwdask.formats.n5.factor_lists import factors_in, has_lists, inherited_by, level_folders, setup_of, with_factor_lists, with_levels_of_time_points
+from wkwdask.formats.n5.layer import read_level
 from wkwdask.formats.n5.placement import Placement, stated_lengths_nm
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
@@ -32,8 +34,9 @@ from wkwdask.store.paths import dirname
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from wkwdask.formats.n5.factor_lists import Factors
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
 
@@ -144,7 +147,7 @@ def _resolution(names: Sequence[str], lengths: Lengths) -> dict[str, Any]:
 
 
 def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry: LevelGeometry, *, is_ours: bool) -> dict[str, Any]:
-    """Return the attributes of a group with a level added or replaced; other attributes are unchanged.
+    """Return the attributes of a group with a level added or replaced, but for lists of factors; other attributes are unchanged.
 
     The group describes its levels as before. If ``is_ours``, no other level depends on that, and it
     gets all attributes that describe levels.
@@ -161,39 +164,22 @@ def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry:
     lengths = geometry.full_lengths_nm
     if is_ours:
         changed["axes"] = list(names)
-        if not any(key in changed for key in FACTOR_LISTS):
-            changed["scales"] = []
         if lengths is not None and "resolution" not in changed:
             changed.setdefault("pixelResolution", _pixel_resolution(names, lengths))
         if "offset" in changed and geometry.mag == MAG_1:
             changed["offset"] = by_axis(names, scale_lengths(geometry.offset, lengths or (1.0, 1.0, 1.0)), 0.0)
     if geometry.mag == MAG_1:
         changed = with_voxel_size(changed, lengths, names)
-    number = level_number(name)
-    for key in FACTOR_LISTS:
-        listed = changed.get(key)
-        if isinstance(listed, list) and number is not None and number <= len(listed):
-            changed[key] = [*listed[:number], geometry.factors(names), *listed[number + 1 :]]
     return changed
 
 
 def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the attributes of a group without some levels; other attributes are unchanged."""
+    """Return the attributes of a group without some levels, but for lists of factors; other attributes are unchanged."""
     changed = copy.deepcopy(group)
     image = _find_image(changed)
     if image is not None:
         image["datasets"] = [entry for entry in image["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
-    numbers = {level_number(name) for name in names}
-    for listed in map(changed.get, FACTOR_LISTS):
-        # An entry belongs to the level with its index. So only entries at the end can be removed.
-        while isinstance(listed, list) and len(listed) - 1 in numbers:
-            listed.pop()
     return changed
-
-
-def _level_folders(group: str) -> set[str]:
-    """Return the names of the datasets in a group that are named like levels."""
-    return {name for name in files.listdir(group) if level_number(name) is not None and files.isfile(f"{group}/{name}/{FILE_NAME}")}
 
 
 def _find_image(group: dict[str, Any]) -> dict[str, Any] | None:
@@ -215,6 +201,20 @@ def _voxel_size(entry: dict[str, Any]) -> list[float] | None:
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change the ``attributes.json`` of a group atomically; create it if it is missing."""
     update_json(f"{folder}/{FILE_NAME}", lambda: read_attributes(FolderStore(folder)), change, format_json, {})
+
+
+def update_factors(group: str, factors: Factors, change: Callable[[dict[str, Any]], dict[str, Any]], removed: Collection[str] = ()) -> None:
+    """Change the attributes of a group, and lists of factors to those of its levels."""
+    setup = setup_of(group)
+    if setup is not None:
+        update_attributes(setup, partial(with_levels_of_time_points, setup=setup, group=group, removed=removed))
+    lists = partial(with_factor_lists, factors=factors, inherited=inherited_by(group))
+    before = read_attributes(FolderStore(group)) or {}
+    if has_lists(before) and not has_lists(lists(change(before))):  # what the lists stated moves to the levels
+        for name, value in factors.items():
+            if value is not None:
+                update_attributes(f"{group}/{name}", partial(operator.or_, {"downsamplingFactors": value}))
+    update_attributes(group, lambda document: lists(change(document)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,18 +257,18 @@ class N5Edit(MetadataEdit):
             return
         store = FolderStore(self.group)
         for _, name, geometry in self.others:
-            update_attributes(f"{self.group}/{name}", partial(with_geometry, geometry=geometry, names=level_axes(store, name)))
-        update_attributes(self.group, partial(self._with_levels, store=store))
-
-    def _with_levels(self, document: dict[str, Any], store: FolderStore) -> dict[str, Any]:
+            update_attributes(f"{self.group}/{name}", partial(with_geometry, geometry=geometry, names=read_level(store, name).names))
         levels = [*self.levels, *((name, geometry) for _, name, geometry in self.others)]
-        levels = [level for level in levels if files.isfile(f"{store.url}/{level[0]}/{FILE_NAME}")]
-        is_ours = _level_folders(store.url) <= {name for name, _ in levels}
+        placed = {name: (geometry, read_level(store, name).names) for name, geometry in levels if files.isfile(f"{self.group}/{name}/{FILE_NAME}")}
+        known = {name: geometry.factors(names) for name, (geometry, names) in placed.items()}
+        update_factors(self.group, factors_in(self.group, known), partial(self._with_levels, levels=placed))
+
+    def _with_levels(self, document: dict[str, Any], levels: Mapping[str, tuple[LevelGeometry, Sequence[str]]]) -> dict[str, Any]:
+        is_ours = level_folders(str(self.group)) <= levels.keys()
         if self.others:  # names have other meanings than before
             document = without_levels(document, [name for other in self.others for name in other[:2]])
-            document = {key: [] if key in FACTOR_LISTS else value for key, value in document.items()}
-        for name, geometry in sorted(levels, key=lambda level: (level[1].mag.maximum, level[1].mag.factors)):
-            document = with_level(document, name, level_axes(store, name), geometry, is_ours=is_ours)
+        for name, (geometry, names) in sorted(levels.items(), key=lambda level: (level[1][0].mag.maximum, level[1][0].mag.factors)):
+            document = with_level(document, name, names, geometry, is_ours=is_ours)
         return document
 
     def check_writable(self) -> None:
@@ -297,5 +297,7 @@ class N5Removal(LevelRemoval):
     kind = "removal of n5 levels"
 
     def apply(self) -> None:
-        if files.exists(f"{self.folder}/{FILE_NAME}"):
-            update_attributes(self.folder, lambda document: without_levels(document, self.keys))
+        keys = set(self.keys)
+        if not files.isdir(self.folder):
+            return
+        update_factors(self.folder, factors_in(self.folder, {}, without=keys), lambda document: without_levels(document, keys), removed=keys)

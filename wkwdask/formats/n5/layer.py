@@ -15,14 +15,12 @@ from wkwdask.formats.n5.attributes import (
     FILE_NAME,
     N5Dataset,
     axis_names,
-    dataset_axes,
     group_factors,
     is_dataset,
     is_inside,
     level_attributes,
     level_names,
     level_number,
-    names_of_axes,
     parse_dataset,
 )
 from wkwdask.formats.n5.placement import LevelMetadata, place_levels
@@ -160,22 +158,18 @@ def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, di
 
 def group_levels(store: Store) -> Iterator[tuple[str, LevelMetadata]]:
     """Yield the names of the readable levels of a group in their order, and what their attributes state."""
-    group = read_attributes(store) or {}
-    attributes = {**_inherited(store), **group}
-    for name, document in _level_documents(store, group, {}):
+    for name, document in _level_documents(store, read_attributes(store) or {}, {}):
         if isinstance(document, WkwDaskError) or not is_dataset(document):
             continue
         with contextlib.suppress(FormatError, UnsupportedError):
-            dataset = parse_dataset(document, store.path_of(f"{name}/{FILE_NAME}"))
-            yield name, LevelMetadata.of(name, dataset, level_attributes(document, attributes, name), attributes, store.url)
+            yield name, read_level(store, name)
 
 
-def level_axes(store: Store, name: str) -> list[str]:
-    """Return the axis names of a level of a group, x first."""
-    own = read_attributes(store, name) or {}
-    attributes = level_attributes(own, {**_inherited(store), **(read_attributes(store) or {})}, name)
+def read_level(store: Store, name: str) -> LevelMetadata:
+    """Return what the attributes of a level and its group state."""
+    own, attributes = read_attributes(store, name) or {}, {**inherited_attributes(store), **(read_attributes(store) or {})}
     dataset = parse_dataset(own, store.path_of(f"{name}/{FILE_NAME}"))
-    return names_of_axes(dataset, attributes, dataset_axes(dataset, attributes, store.path_of(name)))
+    return LevelMetadata.of(name, dataset, level_attributes(own, attributes, name), attributes, store.url)
 
 
 def _level_folders(folder: str) -> list[str]:
@@ -188,7 +182,7 @@ def _level_folders(folder: str) -> list[str]:
 
 def _image_from_datasets(store: Store, datasets: Sequence[tuple[str, N5Dataset | WkwDaskError]], group: dict[str, Any], name: str) -> Image:
     """Return the image of datasets. A dataset with an error keeps it; if none can be read, the first error is raised."""
-    attributes = {**_inherited(store), **group}
+    attributes = {**inherited_attributes(store), **group}
     readable = {key: dataset for key, dataset in datasets if isinstance(dataset, N5Dataset)}
     described = [(key, readable.get(key), level_attributes(readable[key].document if key in readable else {}, attributes, key)) for key, _ in datasets]
     levels, listed = [], set(level_names(group))
@@ -219,7 +213,7 @@ def _open_numbered(group: str, level: Level) -> StoredArray:
     return level.open()
 
 
-def _inherited(store: Store) -> dict[str, Any]:
+def inherited_attributes(store: Store) -> dict[str, Any]:
     """Merge the attributes of the folders above a group, up to the root of the container or an unreadable folder."""
     folder, documents = store.url, []
     for _ in range(_INHERITED_FROM if store.is_local else 1):

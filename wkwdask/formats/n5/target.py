@@ -13,6 +13,7 @@ from wkwdask.formats.n5.array import N5Codec, N5Description, dataset_of, n5_arra
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_number
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
+from wkwdask.formats.n5.factor_lists import is_coarser, setup_factors, setup_of
 from wkwdask.formats.n5.layer import PREFIX, group_levels, location_of, stripped
 from wkwdask.formats.n5.placement import level_sizes, stated_lengths_nm
 from wkwdask.formats.roots import Root
@@ -61,7 +62,7 @@ class N5Target(TargetFolder):
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
         mags = [spec.box.mag for spec in specs]
-        names = self._names_with(mags)
+        names = self._names_in_setup(mags) if self._setup is not None and self.levels else self._names_with(mags)
         folders = tuple(self._level_folder(names[mag]) for mag in mags) if names else (self.folder,)
         new_names = [names[mag] for mag in mags] if names else [basename(self.folder)]
         base = self._base(new_names)
@@ -78,7 +79,8 @@ class N5Target(TargetFolder):
             lengths = None if geometry.base_lengths_nm is None else list(geometry.base_lengths_nm)
             settings.append({"dataset": dataset.to_json(), "mag": geometry.mag.name, "offset": list(geometry.offset), "voxel_size": lengths})
         self._check_mags(mags, new_names)
-        edit = N5Edit(self.root, self.group, tuple(zip(new_names, geometries, strict=True)), self._others_with(names))
+        edit = N5Edit(self.root, self.group, tuple(zip(new_names, geometries, strict=True)), self._others_with(names, base))
+        self._check_setup(edit, axes)
         if edit.makes_room and existing == "error" and not self.levels.keys().isdisjoint(mags):  # with other folders, the job itself finds what exists
             raise ExistsError(f'{self.folder}: has {", ".join(str(mag) for mag in mags if mag in self.levels)}; existing="overwrite" replaces it')
         # journals of a single dataset keep its settings without a list
@@ -95,14 +97,16 @@ class N5Target(TargetFolder):
 
     def _names_with(self, mags: Sequence[Mag]) -> dict[Mag, str]:
         """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so levels after a new one can get another number."""
-        names: dict[Mag, str] = {}
-        last, usable = -1, {name for name, _ in self.levels.values()}
+        order = sorted({*self.levels, *mags} if self.levels else (), key=lambda mag: (mag.maximum, mag.factors))
+        names = {mag: self.levels[mag][0] for mag in order if mag in self.levels}
+        numbers = [number for name in names.values() if (number := level_number(name)) is not None]
+        is_ordered = numbers == sorted(numbers)  # other levels keep their numbers, which tell nothing
+        usable = set(names.values())
         taken = {level_number(name) for name in self.stated if name not in usable}
-        for mag in sorted({*self.levels, *mags} if self.levels else (), key=lambda mag: (mag.maximum, mag.factors)):
-            name, _ = self.levels.get(mag, ("s0", None))
-            number = level_number(name)
-            if number is None:  # named by other software: its place is that in `multiscales`
-                names[mag] = name
+        last = -1 if is_ordered else max(numbers)
+        for mag in order:
+            number = level_number(names[mag]) if mag in names else 0
+            if number is None or (mag in names and not is_ordered):  # named by other software: its place is that in `multiscales`
                 continue
             last = max(last + 1, number)
             while last in taken:
@@ -110,16 +114,16 @@ class N5Target(TargetFolder):
             names[mag] = f"s{last}"
         return names
 
-    def _others_with(self, names: Mapping[Mag, str]) -> tuple[tuple[str, str, LevelGeometry], ...]:
+    def _others_with(self, names: Mapping[Mag, str], base: LevelGeometry) -> tuple[tuple[str, str, LevelGeometry], ...]:
         """Return names now and afterwards, and geometries, of the existing levels; empty if nothing changes."""
         if not self.levels or (MAG_1 in self.levels and all(names[mag] == name for mag, (name, _) in self.levels.items())):
             return ()
-        others, finest, size = [], min(self.levels, key=lambda mag: (mag.maximum, mag.factors)), _base_voxel_size(self.destination)
+        others, finest, size = [], min(self.levels, key=lambda mag: (mag.maximum, mag.factors)), base.base_lengths_nm
         transforms = {name: level.transform for name, level in self.stored}
         for mag, (name, offset) in self.levels.items():
             self._root.check(f"{self.folder}/{name}", name)
             before = LevelGeometry(Mag.parse(finest.step_to(mag)), offset, None if size is None else lengths_in(finest, size))
-            after, transform = LevelGeometry(mag, offset, size), transforms.get(name)
+            after, transform = replace(base, mag=mag, offset=offset), transforms.get(name)
             if transform is not None and not any(transform.is_close(geometry.placement) for geometry in (before, after)):
                 raise UnsupportedError(
                     f"{self.folder}/{name}/{FILE_NAME}: transform places voxels off the grid of the finest level, and a level before it would change them; "
@@ -127,6 +131,39 @@ class N5Target(TargetFolder):
                 )
             others.append((name, names[mag], after))
         return tuple(sorted(others, key=lambda other: level_number(other[0]) or 0))
+
+    # In a setup of BigDataViewer, one list states the factors of levels by their numbers, for all time points.
+
+    @property
+    def _setup(self) -> str | None:
+        return None if self.group is None else setup_of(self.group)
+
+    def _names_in_setup(self, mags: Sequence[Mag]) -> dict[Mag, str]:
+        """Return the names of all levels beside new ones: those of the list of the setup, and the next ones."""
+        listed, axes = setup_factors(str(self._setup)), next((level.names for _, level in self.stored), ("x", "y", "z"))
+        names = {mag: name for mag, (name, _) in self.levels.items()}
+        free = max([len(listed), *(number + 1 for number in map(level_number, self.stated) if number is not None)])
+        for mag in sorted(set(mags) - names.keys(), key=lambda mag: (mag.maximum, mag.factors)):
+            factors = replace(self._base([]), mag=mag).factors(axes)
+            names[mag] = f"s{listed.index(factors) if factors in listed else free}"
+            free += factors not in listed
+        return names
+
+    def _check_setup(self, edit: N5Edit, axes: Sequence[Sequence[str]]) -> None:
+        """Raise UnsupportedError if the list of a setup would state other factors than those of a level."""
+        if self._setup is None:
+            return
+        listed, new = setup_factors(self._setup), [(name, geometry.factors(names)) for (name, geometry), names in zip(edit.levels, axes, strict=True)]
+        together = [(f"s{n}", LevelGeometry(self._relative_mag(mag), (0, 0, 0), None).factors(axes[0])) for n, mag in enumerate(self.destination.all_mags)]
+        taken = {name for mag, (name, _) in self.levels.items() if mag not in {geometry.mag for _, geometry in edit.levels}}
+        others = [(name, geometry.factors(axes[0])) for _, name, geometry in edit.others]
+        for n, (name, factors) in enumerate([*new, *together, *others]):
+            number = level_number(name) or 0
+            if (n < len(new) and name in taken) or not (listed[number] == factors if number < len(listed) else is_coarser(factors, listed[-1])):
+                raise UnsupportedError(
+                    f"{self.group}/{name}: would have the factors {factors}, but {self._setup}/{FILE_NAME} lists {listed} for s0, s1... of all time points; "
+                    "write levels of these factors (mags=) or coarser ones, or copy() the image out of the setup"
+                )
 
     def _check_mags(self, mags: Sequence[Mag], new_names: Sequence[str]) -> None:
         """Raise ExistsError if a level beside the finest one would have the mag of another level."""

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wkwdask.errors import ExistsError, FormatError, MetadataWarning, UnsupportedError, ViewerWarning
+from wkwdask.errors import ExistsError, FormatError, MetadataWarning, MissingError, UnsupportedError, ViewerWarning
 from wkwdask.formats.roots import Root
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
 PREFIX = "zarr://"
 _SUFFIX = ".ome.zarr"
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class NgffTarget(TargetFolder):
         else:
             size, paths = None if self.image is None else _base_size(entry, first.box.mag, shared), [entry["path"]]
             edit, lost = self._copied_edit(entry, first, version, like)
+        self._check_unlisted(paths)
         self._check_label(first, edit, is_label=is_label)
         root = self._root(version)
         folders = tuple(root.level_folder(path, [entry["path"] for entry in self._entries if entry["path"] not in paths]) for path in paths)
@@ -251,6 +253,22 @@ class NgffTarget(TargetFolder):
         edit = NgffEdit(self.folder, version, multiscale(name, levels, axes, version), is_label, rgb)
         edit.check_current()
         return edit, [] if self._source is None else self._lost(self._source.lost_in(edit.new_attributes, self.destination.image.levels))
+
+    def _check_unlisted(self, paths: Collection[str]) -> None:
+        """Raise ExistsError if a group without an image holds other arrays, which ``multiscales`` of the new ones alone would hide."""
+        if self.image is not None or not files.isdir(self.folder):
+            return
+        try:
+            found = [image.name for image in find_zarr_layers(self.folder)]
+        except MissingError:
+            return
+        hidden = [name for name in found if name not in paths and not name.startswith(f"{LABELS}/")]
+        if hidden:
+            names = ", ".join(hidden[:_SHOWN]) + (f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else "")
+            raise ExistsError(
+                f"{self.folder}: holds {names}, and no multiscales lists them: an image here would hide them from readers of OME-NGFF; "
+                "write it to a new group, or copy() or convert() these into an image first"
+            )
 
     def _check_label(self, spec: LevelSpec, edit: NgffEdit, *, is_label: bool) -> None:
         if self.folder.split("/")[-2] == LABELS and not (is_label or edit.is_label):

@@ -1,0 +1,121 @@
+"""Lists of downsampling factors in the attributes of groups, of which other software takes entry N for level N.
+
+Neuroglancer opens no group whose list has an entry without a level. So a group that lacks a number has no list, and each of its levels states its own factors,
+which Neuroglancer and n5-viewer read too. BigDataViewer reads one list for all time points of a setup, and its levels never change their numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import FormatError, UnsupportedError
+from wkwdask.formats.axes import axis_letter
+from wkwdask.formats.n5.array import read_attributes
+from wkwdask.formats.n5.attributes import FACTOR_LISTS, FILE_NAME, is_factor_list, is_whole_number, level_number
+from wkwdask.formats.n5.layer import inherited_attributes, read_level
+from wkwdask.formats.n5.placement import level_sizes
+from wkwdask.model.levels import finest_first, scale_lengths
+from wkwdask.store import files
+from wkwdask.store.paths import basename, dirname
+from wkwdask.store.store import FolderStore
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from wkwdask.formats.n5.placement import LevelMetadata
+
+_SETUP, _TIME_POINT = re.compile(r"setup\d+", re.ASCII), re.compile(r"timepoint\d+", re.ASCII)  # BigDataViewer, BdvN5Format
+_SETUP_KEY = "downsamplingFactors"
+
+Factors = dict[str, "list[Any] | None"]
+"""Downsampling factors along all axes, x first, by the name of the level; None if they are not known."""
+
+
+def level_folders(group: str) -> set[str]:
+    """Return the names of the datasets in a group that are named like levels."""
+    return {name for name in files.listdir(group) if level_number(name) is not None and files.isfile(f"{group}/{name}/{FILE_NAME}")}
+
+
+def factors_in(group: str, known: Mapping[str, list[Any]], without: Collection[str] = ()) -> Factors:
+    """Return the factors of all levels of a group: the known ones, else those that its attributes state, else those of their voxel sizes."""
+    store, levels = FolderStore(group), dict[str, "LevelMetadata"]()
+    factors: Factors = dict.fromkeys(level_folders(group) - set(without))
+    for name in factors:
+        with contextlib.suppress(FormatError, UnsupportedError):
+            levels[name] = read_level(store, name)
+    order = finest_first(level_sizes(list(levels.values())))
+    for name, level in levels.items():
+        base = list(levels.values())[order[0]]
+        ratio = level.factors or level.ratio_to(base)
+        if ratio is not None:
+            xyz = dict(zip("xyz", ratio if level.factors else scale_lengths(ratio, base.factors or (1.0, 1.0, 1.0)), strict=True))
+            factors[name] = [_number(xyz.get(letter, 1)) for letter in map(axis_letter, level.names)]
+    return {**factors, **{name: value for name, value in known.items() if name in factors}}
+
+
+def _number(factor: float) -> float:
+    return int(factor) if is_whole_number(factor) else factor
+
+
+def with_factor_lists(document: dict[str, Any], factors: Factors, inherited: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a group whose lists describe exactly its levels; without lists if a level is missing or unknown."""
+    keys = [key for key in FACTOR_LISTS if is_factor_list(document.get(key))]
+    listed = [factors.get(f"s{n}") for n in range(len(factors))]
+    if not listed or None in listed:
+        return {key: value for key, value in document.items() if key not in keys}
+    above = [key for key in FACTOR_LISTS if is_factor_list(inherited.get(key)) and inherited[key] != listed]
+    # Neuroglancer needs a list where it cannot list folders. Groups with axes are its own or ours.
+    keys = keys or above or (["scales"] if isinstance(document.get("axes"), list) else [])
+    return {**document, **dict.fromkeys(keys, listed)}
+
+
+def has_lists(document: Mapping[str, Any]) -> bool:
+    return any(is_factor_list(document.get(key)) for key in FACTOR_LISTS)
+
+
+def inherited_by(group: str) -> dict[str, Any]:
+    """Return the attributes that a group inherits from the folders above it."""
+    return inherited_attributes(FolderStore(group))
+
+
+# ----------------------------------------------------------------------------- BigDataViewer
+
+
+def setup_of(group: str) -> str | None:
+    """Return the folder of the setup of BigDataViewer of which a group is a time point, or None."""
+    setup = dirname(group)
+    is_named = _TIME_POINT.fullmatch(basename(group)) and _SETUP.fullmatch(basename(setup))
+    return setup if is_named and setup_factors(setup) else None
+
+
+def setup_factors(setup: str) -> list[Any]:
+    """Return the factors that a setup lists for the levels of all its time points; empty if there are none."""
+    listed = (read_attributes(FolderStore(setup)) or {}).get(_SETUP_KEY)
+    return listed if isinstance(listed, list) and is_factor_list(listed) else []
+
+
+def with_levels_of_time_points(document: dict[str, Any], setup: str, group: str, removed: Collection[str] = ()) -> dict[str, Any]:
+    """Return the attributes of a setup, whose list gets the next levels if all time points have them, and loses the last ones if none has them anymore."""
+    listed = list(document[_SETUP_KEY])
+    points = {f"{setup}/{name}": level_folders(f"{setup}/{name}") for name in files.listdir(setup) if _TIME_POINT.fullmatch(name)}
+    points = {point: names - set(removed) if point == group else names for point, names in points.items() if names}
+    while len(listed) > 1 and (last := f"s{len(listed) - 1}") in removed and not any(last in names for names in points.values()):
+        listed.pop()
+    while points and all(f"s{len(listed)}" in names for names in points.values()):
+        first, *others = (_stated_factors(f"{point}/s{len(listed)}") for point in points)
+        if first is None or any(other != first for other in others) or not is_coarser(first, listed[-1]):
+            break
+        listed.append(first)
+    return {**document, _SETUP_KEY: listed}
+
+
+def is_coarser(factors: Sequence[float], other: Sequence[float]) -> bool:
+    return math.prod(factors) > math.prod(other)
+
+
+def _stated_factors(dataset: str) -> list[Any] | None:
+    value = (read_attributes(FolderStore(dataset)) or {}).get(_SETUP_KEY)
+    return value if isinstance(value, list) and is_factor_list([value]) else None
