@@ -60,6 +60,12 @@ def bigdataviewer(group):
     write_attributes(group, resolution=[4, 4, 8], saved_completely=True, multiScale=True)
 
 
+def two_time_points(group):
+    bigdataviewer(group)
+    for n, array in enumerate(LEVELS[:3]):
+        write_by_tensorstore(group.parent / "timepoint1" / f"s{n}", array, downsamplingFactors=FACTORS[n])
+
+
 def factors_in_the_group(group):
     write_levels(group)
     write_attributes(group, downsamplingFactors=FACTORS, **RESOLUTION)

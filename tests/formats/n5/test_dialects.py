@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.n5_dialects import (
     DIALECTS,
+    FACTORS,
     FINE,
     LEVELS,
     RESOLUTION,
@@ -18,10 +19,11 @@ from support.n5_dialects import (
     paintera,
     tensorstore,
     tensorstore_zyx,
+    two_time_points,
     units_of,
     write_by_tensorstore,
     write_levels,
-)  # fmt: skip
+)
 from support.n5_readers import CannotOpenError, attributes_of, by_bigdataviewer, by_n5_viewer, by_neuroglancer
 from support.n5_volumes import write_attributes
 
@@ -164,20 +166,34 @@ def test_a_level_without_a_mag_keeps_its_folder(group):
     np.testing.assert_array_equal(wkwdask.read(f"n5://{group}", mag="4")[0], LEVELS[1])
 
 
-def test_levels_below_the_list_of_a_setup_keep_their_numbers(group):
+def test_levels_below_the_list_of_several_time_points_keep_their_numbers(group):
     """BigDataViewer takes the factors of all time points from one list."""
-    bigdataviewer(group)
+    two_time_points(group)
+    other = group.parent / "timepoint1"
     with pytest.raises(UnsupportedError, match=r"s3: would have the factors \[2, 2, 1\], but .*setup0/attributes.json lists \[\[1, 1, 1\], .*mags="):
         wkwdask.build_pyramid(f"n5://{group}")  # its voxels are not cubes, so 2-2-1 comes first
     with pytest.raises(UnsupportedError, match="would have the factors"):
-        wkwdask.to_n5(LEVELS[3], group.parent / "timepoint1" / "s1", mag="4-4-4", voxel_size=(4, 4, 8))
+        wkwdask.to_n5(LEVELS[3], group.parent / "timepoint2" / "s1", mag="4-4-4", voxel_size=(4, 4, 8))
     with pytest.raises(UnsupportedError, match="would have the factors"):
         wkwdask.upsample(f"n5://{group}", mags=["1"], voxel_size=(2, 2, 4))
-    assert by_bigdataviewer(group) == {f"s{n}": [1 << n] * 3 for n in range(3)}
-    wkwdask.rm(f"n5://{group}", mags=["2", "4"])
-    assert attributes_of(group.parent)["downsamplingFactors"] == [[1, 1, 1]]
-    wkwdask.build_pyramid(f"n5://{group}", mags=["4"], method="nearest")
-    assert by_bigdataviewer(group) == {"s0": [1, 1, 1], "s1": [4, 4, 4]}
+    assert by_bigdataviewer(group) == by_bigdataviewer(other) == {f"s{n}": [1 << n] * 3 for n in range(3)}
+    for point in (group, other):  # the list gets the level that all time points have
+        assert attributes_of(group.parent)["downsamplingFactors"] == FACTORS
+        wkwdask.build_pyramid(f"n5://{point}", mags=["8"], method="nearest")
+    assert by_bigdataviewer(group) == by_bigdataviewer(other) == {f"s{n}": [1 << n] * 3 for n in range(4)}
+    wkwdask.rm(f"n5://{group}", mags=["8"])
+    assert by_bigdataviewer(other)["s3"] == [8, 8, 8]
+    wkwdask.rm(f"n5://{other}", mags=["8"])
+    assert attributes_of(group.parent)["downsamplingFactors"] == FACTORS
+
+
+def test_the_list_of_a_single_time_point_follows_its_levels(group):
+    bigdataviewer(group)
+    wkwdask.build_pyramid(f"n5://{group}", method="nearest")
+    factors = [[1, 1, 1], [2, 2, 1], [2, 2, 2], [4, 4, 2], [4, 4, 4]]
+    assert by_bigdataviewer(group) == {f"s{n}": each for n, each in enumerate(factors)}
+    wkwdask.rm(f"n5://{group}", mags=["2", "4-4-2", "4"])
+    assert attributes_of(group.parent)["downsamplingFactors"] == factors[:2]
 
 
 def test_levels_whose_numbers_are_not_ordered_keep_them(group):
@@ -202,7 +218,7 @@ def test_a_level_that_is_stored_again_stays_on_the_grid_of_a_removed_one(group):
 def test_a_level_of_unknown_origin_that_is_stored_again_is_updated_as_before(group):
     paintera(group)
     wkwdask.rechunk(f"n5://{group}/s1", chunk_shape=(8, 8, 8))
-    wkwdask.write(f"n5://{group}/s0", (0, 0, 0), np.full((1, 8, 8, 8), 7, "u1"))
+    wkwdask.save(np.full((8, 8, 8), 7, "u1"), f"n5://{group}/s0", region=((0, 0, 0), (8, 8, 8)))
     wkwdask.build_pyramid(f"n5://{group}", mags=["2"], method="nearest", update="content")
     assert (wkwdask.read(f"n5://{group}", mag=2)[0, :4, :4, :4] == 7).all()
 

@@ -207,3 +207,6 @@ def test_remote(container):
         np.testing.assert_array_equal(wkwdask.read(f"{server.url}/seg|n5:", ((30, 20, 3), (40, 30, 13)))[0], ARRAY[30:40, 20:30, 3:13])
         with pytest.raises(MissingError, match="name one, since remote folders cannot be listed"):
             wkwdask.open(f"n5://{server.url}/volumes")
+        for before, after in (("s1", "s2"), ("s0", "s1")):  # as after the removal of a level
+            (container / "volumes" / "em" / before).rename(container / "volumes" / "em" / after)
+        assert [mag for _, mag, _ in levels_of(f"n5://{server.url}/volumes/em")] == [Mag(1, 1, 1), Mag(2, 2, 2)]

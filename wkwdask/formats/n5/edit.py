@@ -207,7 +207,7 @@ def update_factors(group: str, factors: Factors, change: Callable[[dict[str, Any
     """Change the attributes of a group, and lists of factors to those of its levels."""
     setup = setup_of(group)
     if setup is not None:
-        update_attributes(setup, partial(with_levels_of_time_points, setup=setup, group=group, removed=removed))
+        update_attributes(setup, partial(with_levels_of_time_points, group=group, factors=factors, removed=removed))
     lists = partial(with_factor_lists, factors=factors, inherited=inherited_by(group))
     before = read_attributes(FolderStore(group)) or {}
     if has_lists(before) and not has_lists(lists(change(before))):  # what the lists stated moves to the levels

@@ -91,24 +91,37 @@ def setup_of(group: str) -> str | None:
     return setup if is_named and setup_factors(setup) else None
 
 
+def other_time_points(group: str) -> dict[str, set[str]]:
+    """Return the levels of the other time points of a setup that have some, by their folders."""
+    setup = dirname(group)
+    points = {f"{setup}/{name}" for name in files.listdir(setup) if _TIME_POINT.fullmatch(name)} - {group}
+    return {point: names for point in sorted(points) if (names := level_folders(point))}
+
+
 def setup_factors(setup: str) -> list[Any]:
     """Return the factors that a setup lists for the levels of all its time points; empty if there are none."""
     listed = (read_attributes(FolderStore(setup)) or {}).get(_SETUP_KEY)
     return listed if isinstance(listed, list) and is_factor_list(listed) else []
 
 
-def with_levels_of_time_points(document: dict[str, Any], setup: str, group: str, removed: Collection[str] = ()) -> dict[str, Any]:
-    """Return the attributes of a setup, whose list gets the next levels if all time points have them, and loses the last ones if none has them anymore."""
-    listed = list(document[_SETUP_KEY])
-    points = {f"{setup}/{name}": level_folders(f"{setup}/{name}") for name in files.listdir(setup) if _TIME_POINT.fullmatch(name)}
-    points = {point: names - set(removed) if point == group else names for point, names in points.items() if names}
-    while len(listed) > 1 and (last := f"s{len(listed) - 1}") in removed and not any(last in names for names in points.values()):
+def with_levels_of_time_points(document: dict[str, Any], group: str, factors: Factors, removed: Collection[str]) -> dict[str, Any]:
+    """Return the attributes of a setup whose list describes the levels of all time points.
+
+    The list of a single time point is that of its levels, with some entry for a number that is missing. A list of several ones gets the next levels if all
+    have them, and loses the last ones if none has them anymore.
+    """
+    listed, others = list(document[_SETUP_KEY]), other_time_points(group)
+    if not others:
+        numbers = [level_number(name) or 0 for name, value in factors.items() if value is not None]
+        filled = [factors.get(f"s{n}") or (listed[n] if n < len(listed) else listed[-1]) for n in range(max(numbers, default=-1) + 1)]
+        return {**document, _SETUP_KEY: filled or listed}
+    while len(listed) > 1 and (last := f"s{len(listed) - 1}") in removed and not any(last in names for names in others.values()):
         listed.pop()
-    while points and all(f"s{len(listed)}" in names for names in points.values()):
-        first, *others = (_stated_factors(f"{point}/s{len(listed)}") for point in points)
-        if first is None or any(other != first for other in others) or not is_coarser(first, listed[-1]):
+    while (new := f"s{len(listed)}") in factors and all(new in names for names in others.values()):
+        stated = [factors[new], *(_stated_factors(f"{point}/{new}") for point in others)]
+        if stated[0] is None or any(each != stated[0] for each in stated) or not is_coarser(stated[0], listed[-1]):
             break
-        listed.append(first)
+        listed.append(stated[0])
     return {**document, _SETUP_KEY: listed}
 
 

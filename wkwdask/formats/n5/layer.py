@@ -152,7 +152,7 @@ def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, di
             yield name, document
         elif name in stated:
             yield name, MissingError(f"{store.path_of(name)}: not found, though the image lists it")
-        elif not listed and not count:
+        elif not listed and not count and not any(raw is not None and names.index(other) > n for other, raw in read.items()):
             return
 
 

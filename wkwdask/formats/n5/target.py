@@ -13,7 +13,7 @@ from wkwdask.formats.n5.array import N5Codec, N5Description, dataset_of, n5_arra
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_number
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
-from wkwdask.formats.n5.factor_lists import is_coarser, setup_factors, setup_of
+from wkwdask.formats.n5.factor_lists import is_coarser, other_time_points, setup_factors, setup_of
 from wkwdask.formats.n5.layer import PREFIX, group_levels, location_of, stripped
 from wkwdask.formats.n5.placement import level_sizes, stated_lengths_nm
 from wkwdask.formats.roots import Root
@@ -136,7 +136,9 @@ class N5Target(TargetFolder):
 
     @property
     def _setup(self) -> str | None:
-        return None if self.group is None else setup_of(self.group)
+        """Folder of the setup if other time points share its list, else None."""
+        setup = None if self.group is None else setup_of(self.group)
+        return setup if setup is not None and other_time_points(str(self.group)) else None
 
     def _names_in_setup(self, mags: Sequence[Mag]) -> dict[Mag, str]:
         """Return the names of all levels beside new ones: those of the list of the setup, and the next ones."""
