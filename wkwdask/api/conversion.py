@@ -73,6 +73,7 @@ def convert(
     pyramid: bool = False,
     on_error: Literal["fail", "fill"] = "fail",
     strict_box: bool = False,
+    verify: bool = False,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
@@ -136,6 +137,9 @@ def convert(
     strict_box : bool
         Leave out voxels outside of the bounding box that blocks of WKW contain when these are copied to OME-NGFF. Then blocks that cross the box are decoded.
         By default such voxels are copied, and the report says so if a check of some blocks finds any. With ``bounding_box`` they are always left out.
+    verify : bool
+        Decode all voxels of source and target and compare them before a mag is published. By default copied chunks are not decoded, only checked: the lengths
+        inside of LZ4 blocks and the sizes of uncompressed chunks must add up. Not for images, whose sections are decoded anyway.
     existing : {"error", "resume", "overwrite"}
         Action if the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it. An export replaces a folder only if an
         export made it.
@@ -199,7 +203,7 @@ def convert(
     if single_file is not None:
         return _convert_to_single_file(
             source, single_file, existing, layer=layer, mag=mag, bounding_box=bounding_box, channels=channels, axes=axes, dtype=dtype, value_range=value_range,
-            offset=offset, voxel_size=voxel_size, unit=unit, category=category, pyramid=pyramid, on_error=on_error, strict_box=strict_box,
+            offset=offset, voxel_size=voxel_size, unit=unit, category=category, pyramid=pyramid, on_error=on_error, strict_box=strict_box, verify=verify,
             allow_external=allow_external, **options,
         )  # fmt: skip
     if on_error not in ("fail", "fill"):
@@ -231,6 +235,7 @@ def convert(
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(position or ()))):
             if is_given:
                 raise ValueError(f"{target}: {volume.name} would be exported as images, to which {option}= does not apply; copy and rechunk store WKW as WKW")
+        refuse_options(f"{target} would be exported as images", {"verify": verify})
         staged = lay_out_export(volume, target, part, options, existing, stored_layer.voxel_size_of(volume))
         return planned_export_report(staged) or run_work(staged)
     storage = make_options(target_format.options, **options)
@@ -243,9 +248,10 @@ def convert(
         selects_mag = resolved.mag is not None or layer is not None or mag is not None or not is_wkw
         only_mag = resolved.mag if selects_mag else _mag_in(target, image.mags)
         selection = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only_mag, source)
-        return _convert_levels(image, destination, selection, storage, existing)
+        return _convert_levels(image, destination, selection, storage, existing, verify=verify)
     if is_wkw and is_export(target) and not is_dataset(target):
         raise UnsupportedError(f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first")
+    refuse_options(f"{source} is read as images or an array", {"verify": verify})
     if not is_wkw:
         refuse_options(f"{target} gets one level of images", {"layer": layer})
     elif position is not None and min(position) < 0:
@@ -287,7 +293,7 @@ def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Ex
 
 def _changes_voxels(selection: Mapping[str, Any]) -> bool:
     """Return whether options of :func:`convert` ask for another part, type or storage than that of the source."""
-    neutral = {"offset": (0, 0, 0), "unit": "nm", "on_error": "fail", "pyramid": False, "strict_box": False, "allow_external": False}
+    neutral = {"offset": (0, 0, 0), "unit": "nm", "on_error": "fail", "pyramid": False, "strict_box": False, "verify": False, "allow_external": False}
     return any(value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name) for name, value in selection.items())
 
 
@@ -389,7 +395,7 @@ def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, s
     return resolved.choose(layer if any(one.name == layer for one in resolved.layers) else None), None if layer is None else layer.rpartition("/")[2]
 
 
-def _convert_levels(image: Image, destination: Destination, selection: LayerSelection, storage: Any, existing: Existing) -> Report:
+def _convert_levels(image: Image, destination: Destination, selection: LayerSelection, storage: Any, existing: Existing, *, verify: bool) -> Report:
     """Convert levels of an image to levels of another image at the same positions; with ``taken.finest_only``, build the pyramid from the finest."""
     from wkwdask.graphs.runners import num_workers, run_plans
 
@@ -407,7 +413,7 @@ def _convert_levels(image: Image, destination: Destination, selection: LayerSele
 
     def stage(copy: CopySource, mag: Mag, existing: str) -> Rechunk:
         target_image = target_for(replace(destination, mag=mag if names_mag else None))
-        return lay_out_copy(target_image, copy, storage, existing, workers)
+        return replace(lay_out_copy(target_image, copy, storage, existing, workers), verify=verify)
 
     target_image = target_for(replace(destination, mag=mags[0] if names_mag else None))
     note = target_image.unchanged_levels_note(existing)

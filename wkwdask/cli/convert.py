@@ -58,6 +58,7 @@ from wkwdask.formats.registry import storage_records
     is_flag=True,
     help="Decode copied blocks that cross the bounding box, and leave out their voxels outside. Default: copy them, and report if a check finds any.",
 )
+@click.option("--verify", is_flag=True, help="Decode and compare all voxels before a mag is published. Default: copied chunks are checked without decoding.")
 @storage_options(records=storage_records(exports=True))
 @resume_options("Replace an existing target; discard an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")

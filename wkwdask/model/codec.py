@@ -14,7 +14,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.kernels.codecs.blosc_frames import are_zero_outside, convert_chunks
-from wkwdask.kernels.codecs.blosc_layout import ADD_FRAMES, COPY, FRAME_NBYTES, REMOVE_FRAMES
+from wkwdask.kernels.codecs.blosc_layout import ADD_FRAMES, COPY, FRAME_NBYTES, KEEP_BLOCKS, KEEP_FRAMES, REMOVE_FRAMES
 from wkwdask.model.chunk_grid import Vec4, from_cxyz, to_cxyz
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class FrameConversion:
         dtype = np.dtype(self.encoding.dtype)
         if not x == y == z or self.encoding.order != Encoding.of(dtype, shape, "zyxc", "").order:
             return np.zeros(len(places), np.bool_)
-        if self.kind == REMOVE_FRAMES:
+        if self.kind in (REMOVE_FRAMES, KEEP_FRAMES):
             places = places + np.array([FRAME_NBYTES, -FRAME_NBYTES])
         return are_zero_outside(memory, places, boxes, x, channels * dtype.itemsize, is_compressed=self.kind != COPY)
 
@@ -233,17 +233,30 @@ class ChunkCodec(ABC):
     def reframe(self, source: ChunkCodec) -> Reframe | None:
         """Return the conversion from the stored bytes of another codec without decoding voxels, None if there is none.
 
-        Between formats, chunks at the end of an array are encoded again: formats store them whole or cut off.
+        Between formats, chunks at the end of an array are encoded again: formats store them whole or cut off. LZ4 blocks and uncompressed values that do
+        not decode to the size of a chunk are errors: this shows without decoding.
         """
-        if source == self:
-            return lambda data, *_: data
         theirs, ours, conversion = source.shared_encoding, self.shared_encoding, self.frame_conversion(source)
+
+        def check(values: bytes | None, data: bytes, shape: Vec4, name: str, offset: int) -> None:
+            if conversion is not None and (values is None or conversion.convert_one(values) is None):
+                source.decode(data, shape, name, offset)  # raises the error, unless only the decoder knows this form, such as frames of several blocks
+
+        if source == self:
+
+            def keep(data: bytes, shape: Vec4, name: str, offset: int) -> bytes:
+                check(source.without_header(data, name) if ours is not None and shape == ours.shape else None, data, shape, name, offset)
+                return data
+
+            return keep
         if ours is None or (theirs != ours and conversion is None):
             return None
 
         def convert(data: bytes, shape: Vec4, name: str, offset: int) -> bytes | None:
             values = source.without_header(data, name) if shape == ours.shape else None
-            if values is not None and theirs != ours and conversion is not None:
+            if values is not None and theirs == ours:
+                check(values, data, shape, name, offset)
+            elif values is not None and conversion is not None:
                 values = conversion.convert_one(values)
             if values is not None:
                 return self.with_header(values) if values else None
@@ -258,7 +271,10 @@ class ChunkCodec(ABC):
         theirs, ours = source.shared_encoding, self.shared_encoding
         if theirs is None or ours is None or replace(theirs, compression=ours.compression) != ours:
             return None
-        kinds = {("raw", "raw"): COPY, (LZ4_BLOCK, LZ4_FRAME): ADD_FRAMES, (LZ4_FRAME, LZ4_BLOCK): REMOVE_FRAMES}
+        kinds = {
+            ("raw", "raw"): COPY, (LZ4_BLOCK, LZ4_FRAME): ADD_FRAMES, (LZ4_FRAME, LZ4_BLOCK): REMOVE_FRAMES,
+            (LZ4_BLOCK, LZ4_BLOCK): KEEP_BLOCKS, (LZ4_FRAME, LZ4_FRAME): KEEP_FRAMES,
+        }  # fmt: skip
         kind = kinds.get((theirs.compression, ours.compression))
         return None if kind is None else FrameConversion(kind, ours)
 

@@ -7,8 +7,8 @@ source, compiled loops convert about a megabyte in one call::
                               |         zeros                     |
     target shard   | frame, chunk 0 | ...              | frame, chunk 0 | ... | index |   one write
 
-A chunk is decoded only if it has voxels outside of the box, if it has no equivalent in the new encoding, or if its file is encoded in another way than its
-array.
+A chunk is decoded only if it has voxels outside of the box, if it has no equivalent in the new encoding, if its file is encoded in another way than its
+array, or if its bytes do not add up to its size: then the decoder raises the error.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ class Splice:
         """Whether chunks keep their voxels outside of the box; some of those that it cuts are checked for such voxels."""
         self.num_outside = 0
         """Number of chunks found with nonzero voxels outside of the box."""
+
+    @property
+    def checks_chunks(self) -> bool:
+        """Whether copied chunks are read one by one to find those that do not decode: LZ4 blocks and uncompressed values show it without decoding."""
+        return self._conversion is not None
 
     def obstacle(self) -> str:
         """Return why chunks must be decoded, an empty text if they can be copied."""

@@ -328,7 +328,7 @@ class TargetArray:
         if not self.is_sharded:
             return replace(self._spliced_files(receipt, splice.chunks(places)), outside=splice.num_outside)
         is_copy = isinstance(source.layout, Shards) and source.codec == self.array.codec and source.store.is_local
-        if is_copy and splice.ends_alike and splice.has_same_cells:
+        if is_copy and not splice.checks_chunks and splice.ends_alike and splice.has_same_cells:
             return self._copied_shard(receipt, source, places)
         return replace(self._spliced_shard(receipt, splice, places), outside=splice.num_outside)
 

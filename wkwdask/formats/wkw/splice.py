@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from wkwdask.formats.webknossos.annotation import MergedVolume
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.layout import header_of, is_wkw, layout_of
 from wkwdask.formats.wkw.remote import open_in
-from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_links_of
+from wkwdask.formats.wkw.stored_file import PAGE_LEN, WkwFile, check_links_of
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.wkw.stored_file import WkwFile
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_array import TargetArray
+    from wkwdask.store.files import OpenFile
 
     Stored = StoredArray | MergedVolume
 
@@ -114,7 +114,13 @@ class _Splice:
     def _take_over(self, stored: WkwFile) -> Receipt:
         """Copy a whole file."""
         stored.all_bounds()  # raises if the jump table is broken
-        self._file.buffer.file.copy_from(stored.file, stored.nbytes)
+        new = self._file.buffer.file
+        new.copy_from(stored.file, stored.nbytes)
+        if self._stored.store.is_local:
+            stored.check_blocks()
+        else:  # read once
+            with new.open_written() as file:
+                WkwFile(cast("OpenFile", file), self._before).check_blocks(stored.path)
         self._file.buffer.close().publish(flush_folder=self._target.is_in_place, keep_equal=True)
         return self._published()
 
@@ -152,7 +158,7 @@ class _Splice:
             if kind == _OUTSIDE:
                 self._next += last - first  # start_stretch() fills the gap with zeros
             elif kind == _INSIDE and file is not None:
-                self._put_stored(file, bounds[first : last + 1])
+                self._put_stored(file, first_code + first, bounds[first : last + 1])
             else:
                 for number in range(first, last):
                     self._put_cut(cube, edge, number)
@@ -191,12 +197,12 @@ class _Splice:
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
         return [(first, last, int(kinds[first])) for first, last in pairwise(starts)]
 
-    def _put_stored(self, file: WkwFile, bounds: npt.NDArray[np.int64]) -> None:
+    def _put_stored(self, file: WkwFile, first: int, bounds: npt.NDArray[np.int64]) -> None:
         """Copy stored blocks byte for byte."""
         if not self._has_voxels:  # a file of zeros is not written, so look for the first block with voxels
             self._has_voxels = not file.is_all_zero(bounds, layout_of(self._target.array).zero)
         codes = self._begin(len(bounds) - 1)
-        self._file.buffer.copy(file.file, int(bounds[0]), int(bounds[-1] - bounds[0]))
+        file.copy_blocks(first, bounds, self._file.buffer)
         self._file.record(codes, np.diff(bounds))
 
     def _put_cut(self, cube: Vec3, edge: int, number: int) -> None:

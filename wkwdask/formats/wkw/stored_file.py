@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, parse_jump_table, raw_block_bounds, table_range
+from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, decode_block, parse_jump_table, raw_block_bounds, table_range
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import ZeroFill, compress_bound, decode_into, zero_encoding
+from wkwdask.kernels.blocks.checks import first_invalid_lz4
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z, cubes_table
 from wkwdask.kernels.blocks.locate import BlockLocations, locate_blocks
 from wkwdask.kernels.blocks.read import BlockFile, array_memory, read_blocks
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.file_buffer import FileBuffer
 
 PAGE_LEN = 32
 PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a larger file
 _PAGES_PER_FILE = 4
 _OPEN_FILES = 64
 _BATCH_NBYTES = 8 << 20
+_CHECKED_NBYTES = 1 << 20  # of copied blocks that are checked together
 _MAX_STORED_NBYTES = (1 << 31) - 1  # the functions of LZ4 take sizes as int
 GAP_NBYTES = 16 << 10  # reading across a smaller gap is cheaper than a second call
 _NO_CUBES = np.zeros((0, Z + 1), np.int64)
@@ -184,6 +187,43 @@ class WkwFile:
             if (stored.reshape(count, zero.size) != zero).any():
                 return False
         return True
+
+    def copy_blocks(self, first: int, bounds: npt.NDArray[np.int64], output: FileBuffer) -> None:
+        """Append consecutive stored blocks to a new file; raises CorruptError for one that does not decode to its length."""
+        if not self.header.is_compressed:
+            output.copy(self.file, int(bounds[0]), int(bounds[-1] - bounds[0]))
+            return
+        for code, part in self._checked_parts(first, bounds):
+            room = output.reserve(int(part[-1] - part[0]))
+            self._read_checked(code, part, room)
+            output.advance(room.size)
+
+    def check_blocks(self, name: str = "") -> None:
+        """Raise CorruptError for a block that does not decode to its length, which is read without decoding; ``name`` is that of the file in errors."""
+        bounds = self.all_bounds()
+        if self.header.is_compressed:
+            for code, part in self._checked_parts(0, bounds):
+                self._read_checked(code, part, read_buffer(int(part[-1] - part[0])), name)
+
+    def _checked_parts(self, first: int, bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yield the code of the first block and the boundaries of blocks that are read together, while they are in the CPU cache."""
+        sizes, largest = np.diff(bounds), compress_bound(self.header.block_nbytes)
+        for n in np.flatnonzero(sizes > largest)[:1].tolist():  # before memory is allocated for it
+            raise CorruptError(f"{self.path}: block {first + n} at byte {bounds[n]}: {sizes[n]} stored bytes, expected at most {largest}")
+        start = 0
+        while start < len(sizes):
+            stop = max(start + 1, int(np.searchsorted(bounds, bounds[start] + _CHECKED_NBYTES, "right")) - 1)
+            yield first + start, bounds[start : stop + 1]
+            start = stop
+
+    def _read_checked(self, first: int, bounds: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8], name: str = "") -> None:
+        self.file.read_into(memory, int(bounds[0]))
+        places, done = np.stack([bounds[:-1] - bounds[0], np.diff(bounds)], axis=1), 0
+        while (broken := first_invalid_lz4(memory, places[done:], self.header.block_nbytes)) >= 0:
+            start, nbytes = places[done + broken].tolist()
+            data, code, offset = memory[start : start + nbytes].tobytes(), first + done + broken, int(bounds[done + broken])
+            decode_block(data, self.header, name or self.path, code, offset)  # raises the error
+            done += broken + 1
 
     def nonzero_codes(self, level: int) -> npt.NDArray[np.int64]:
         """Return the Morton codes of all blocks except those stored as the encoder stores zeros; no block is decoded."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wkwdask.kernels.compiler import helper
+from wkwdask.kernels.compiler import helper, kernel
 
 _STRETCH = 256  # values that is_zero_raw combines before it branches
 
@@ -84,3 +84,12 @@ def is_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any, only_zeros: A
 def is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
     """Return whether LZ4 bytes are valid and decode to zeros, without decoding them."""
     return is_lz4(source, at, nbytes, decoded_nbytes, True)
+
+
+@kernel
+def first_invalid_lz4(source: Any, places: Any, decoded_nbytes: Any) -> Any:
+    """Return the index of the first of some stored blocks that does not decode to a length, -1 if all do."""
+    for n in range(places.shape[0]):
+        if not is_lz4(source, places[n, 0], places[n, 1], decoded_nbytes, False):
+            return n
+    return -1

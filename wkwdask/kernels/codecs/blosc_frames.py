@@ -39,7 +39,8 @@ def convert_chunks(
     places : ndarray of int64, shape (n, 2)
         First byte and size of each chunk.
     conversion : int
-        ``ADD_FRAMES`` to LZ4 blocks, ``REMOVE_FRAMES``, or ``COPY`` for uncompressed chunks.
+        ``ADD_FRAMES`` to LZ4 blocks, ``REMOVE_FRAMES``, ``KEEP_BLOCKS`` or ``KEEP_FRAMES`` of LZ4 unchanged, or ``COPY`` for uncompressed chunks. Whatever
+        does not decode to ``nbytes`` must be decoded: the lengths in an LZ4 block are added up without decoding it.
     nbytes, itemsize : int
         Decoded size of a chunk and of a value [bytes].
     out : ndarray of uint8
@@ -48,7 +49,7 @@ def convert_chunks(
     Returns
     -------
     ndarray of int64, shape (m,)
-        Size of each converted chunk, 0 for a chunk of zeros.
+        Size of each converted chunk, 0 for a chunk of zeros unless it is kept unchanged.
     """
     from wkwdask.kernels.codecs import blosc_frames_compiled
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wkwdask.kernels.blocks.checks_compiled import is_lz4, is_zero_lz4, is_zero_raw
-from wkwdask.kernels.codecs.blosc_layout import COPY, FRAME_NBYTES, LZ4_FLAG, NO_SPLIT_FLAG, REMOVE_FRAMES
+from wkwdask.kernels.codecs.blosc_layout import COPY, FRAME_NBYTES, KEEP_BLOCKS, KEEP_FRAMES, LZ4_FLAG, NO_SPLIT_FLAG, REMOVE_FRAMES
 from wkwdask.kernels.compiler import helper, kernel
 
 _unsigned = np.uint64
@@ -82,12 +82,18 @@ def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, items
             at, size = at + FRAME_NBYTES, size - FRAME_NBYTES
             if is_zero_lz4(source, at, size, nbytes):
                 continue
-            if not is_lz4(source, at, size, nbytes, False):  # frames may come from anywhere; the decoder reports what is wrong
+            if not is_lz4(source, at, size, nbytes, False):  # files may come from anywhere; the decoder reports what is wrong
+                return n
+        elif conversion == KEEP_BLOCKS:
+            if not is_lz4(source, at, size, nbytes, False):
+                return n
+        elif conversion == KEEP_FRAMES:
+            if not _has_one_block(source, at, size, nbytes) or not is_lz4(source, at + FRAME_NBYTES, size - FRAME_NBYTES, nbytes, False):
                 return n
         else:
             if is_zero_lz4(source, at, size, nbytes):
                 continue
-            if size == nbytes:  # Blosc would take them for stored values
+            if size == nbytes or not is_lz4(source, at, size, nbytes, False):  # Blosc would take as many bytes for stored values
                 return n
             head = FRAME_NBYTES
             out[end], out[end + 1], out[end + 2], out[end + 3] = 2, 1, LZ4_FLAG | NO_SPLIT_FLAG, itemsize

@@ -1,0 +1,113 @@
+"""Chunks that do not decode are never copied: each way of copying stored chunks names the file, the chunk and the byte, and publishes nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import dask
+import numpy as np
+import pytest
+from support.commands import run_here
+
+import wkwdask
+from wkwdask.errors import FormatError
+from wkwdask.formats.opening import open_stored
+
+STEP = 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _synchronous():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def voxels():
+    random = np.random.default_rng(0)
+    return (random.integers(0, 3, (32, 32, 32)) * random.integers(0, 99, (32, 32, 32))).astype(np.uint8)
+
+
+@pytest.fixture
+def wkw(tmp_path):
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    wkwdask.write(tmp_path / "ds" / "em" / "1", (0, 0, 0), voxels(), block_len=STEP, file_len=2, compression="lz4", category="color")
+    return tmp_path / "ds"
+
+
+def damage(url, **where):
+    """Change the first token of a stored chunk so that its lengths do not add up any more; return the file, and a pattern of the chunk."""
+    _, array = open_stored(url, mag=1, **where)
+    chunk = list(array.layout.chunks(array, (range(1), *[range(4)] * 3)))[5]
+    path = array.store.path_of(chunk.path.removeprefix(f"{array.store.url}/"))
+    with open(path, "r+b") as file:
+        raw = file.read()
+        at = chunk.offset + (24 if raw[chunk.offset : chunk.offset + 2] == b"\2\1" and "zarr" in str(url) else 0)
+        file.seek(at)
+        file.write(bytes([raw[at] ^ 0xF0]))
+    return path, chunk.offset
+
+
+def expect_error(call, target, path, offset):
+    with pytest.raises(FormatError, match=f"{re.escape(path)}: (block|chunk) .*byte {offset}: "):
+        call()
+    assert not target.exists()
+
+
+def test_wkw_to_zarr(wkw, tmp_path):
+    where = damage(wkw, layer="em")
+    expect_error(lambda: wkwdask.convert(wkw, tmp_path / "em.ome.zarr", layer="em"), tmp_path / "em.ome.zarr" / "1", *where)
+
+
+def test_the_command_names_file_block_and_byte(wkw, tmp_path):
+    path, offset = damage(wkw, layer="em")
+    done = run_here("convert", str(wkw), str(tmp_path / "em.ome.zarr"), "--layer", "em")
+    assert done.returncode != 0
+    assert path in done.stderr
+    assert f"byte {offset}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("file_len", [2, 4])
+def test_wkw_to_wkw(wkw, tmp_path, file_len):
+    """Files are copied whole, or assembled from blocks."""
+    where = damage(wkw, layer="em")
+    target = tmp_path / "b" / "em" / "1"
+    options = {"file_len": file_len} if file_len != 2 else {}
+    expect_error(lambda: (wkwdask.rechunk if options else wkwdask.copy)(wkw, tmp_path / "b", **options), target, *where)
+
+
+def test_a_box_of_wkw(wkw, tmp_path):
+    where = damage(wkw, layer="em")
+    box = (0, 0, 0, 24, 32, 32)
+    expect_error(lambda: wkwdask.copy(wkw, tmp_path / "b", bounding_box=box, translate=(8, 0, 0)), tmp_path / "b" / "em" / "1", *where)
+
+
+def test_zarr_to_wkw_and_to_other_shards(wkw, tmp_path):
+    wkwdask.convert(wkw, tmp_path / "em.ome.zarr", layer="em")
+    shutil.copytree(tmp_path / "em.ome.zarr", tmp_path / "sound.ome.zarr")
+    where = damage(tmp_path / "em.ome.zarr")
+    expect_error(lambda: wkwdask.convert(tmp_path / "em.ome.zarr", tmp_path / "back", layer="em"), tmp_path / "back" / "em" / "1", *where)
+    for name, verb, options in (("a", wkwdask.copy, {}), ("b", wkwdask.rechunk, {"shard_shape": (32, 32, 32)})):
+        target = tmp_path / f"{name}.ome.zarr"
+        expect_error(lambda verb=verb, target=target, options=options: verb(tmp_path / "em.ome.zarr", target, **options), target / "1", *where)
+        verb(tmp_path / "sound.ome.zarr", target, **options)
+        np.testing.assert_array_equal(wkwdask.open(target, mag=1)[0], voxels())
+
+
+@pytest.mark.parametrize("target", ["n5://b.n5", "zarr://b.ome.zarr"])
+def test_n5_to_others(wkw, tmp_path, monkeypatch, target):
+    """Values of N5 are stored raw, so their number shows damage."""
+    monkeypatch.chdir(tmp_path)
+    wkwdask.convert(wkw, "n5://a.n5", layer="em", compression="raw", chunk_shape=(STEP,) * 3)
+    path = next(one for one in sorted((tmp_path / "a.n5").rglob("*")) if one.is_file() and one.name.isdigit())
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FormatError, match=re.escape(str(path.relative_to(tmp_path)))):
+        (wkwdask.copy if target.startswith("n5") else wkwdask.convert)("n5://a.n5", target)
+
+
+def test_verify_compares_all_voxels(wkw, tmp_path):
+    report = wkwdask.convert(wkw, tmp_path / "a.ome.zarr", layer="em", verify=True)
+    assert report.files
+    done = run_here("convert", str(wkw), str(tmp_path / "b.ome.zarr"), "--layer", "em", "--verify")
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,30 @@
+"""Public function that checks stored blocks without decoding them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+def first_invalid_lz4(memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], decoded_nbytes: int) -> int:
+    """Return the index of the first LZ4 block whose lengths do not add up to a decoded size, -1 if there is none.
+
+    Parameters
+    ----------
+    memory : ndarray of uint8
+        Stored bytes.
+    places : ndarray of int64, shape (n, 2)
+        First byte and size of each block.
+    decoded_nbytes : int
+        Decoded size of a block [bytes].
+    """
+    from wkwdask.kernels.blocks import checks_compiled
+
+    if (places < 0).any() or (places.sum(axis=1) > memory.size).any():
+        raise ValueError("blocks lie outside of the memory")
+    memory = memory.view()
+    memory.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
+    return int(checks_compiled.first_invalid_lz4(memory, places, decoded_nbytes))
