@@ -19,10 +19,10 @@ from uuid import uuid4
 
 from dask.utils import format_bytes
 
-from wkwdask.clusters.config import SCRIPT_KINDS, ClusterConfig
+from wkwdask.clusters.config import SCRIPT_KINDS, ClusterConfig, walltime_seconds
 from wkwdask.errors import BatchError, TaskFailedError, UnsupportedError
 from wkwdask.store.local import file_system
-from wkwdask.store.slurm import END_STATES, cancel_jobs, count_states
+from wkwdask.store.slurm import END_STATES, cancel_jobs, count_states, options_in, partition_limit, partition_of, why_never_started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -176,10 +176,13 @@ def _probe_by_client(config: ClusterConfig, folder: str, token: str, seconds: fl
 
 def probe_worker(client: Any, folder: str, token: str, seconds: float) -> dict[str, Any]:
     """Wait for a worker and let it probe its node."""
-    try:
-        client.wait_for_workers(1, timeout=seconds)
-    except TimeoutError:
-        raise TaskFailedError(f"no worker connected within {seconds:g} s: see the queue and the output of the job (log-directory)") from None
+    until = time.monotonic() + seconds
+    while client.status == "running":  # it is closed where no job can bring a worker
+        with suppress(TimeoutError):
+            client.wait_for_workers(1, timeout=1)
+            break
+        if time.monotonic() > until:
+            raise TaskFailedError(f"no worker connected within {seconds:g} s: see the queue and the output of the job (log-directory)")
     facts: dict[str, Any] = client.submit(probe, folder, token, pure=False).result(timeout=seconds)
     return facts
 
@@ -199,6 +202,7 @@ def _probe_by_script(config: ClusterConfig, folder: str, token: str, seconds: fl
         raise TaskFailedError(f"{config.name}: the job was rejected: {' '.join(submission.stderr.split())}")
     job = submission.stdout.strip().partition(";")[0]
     try:
+        _check_walltime(config, job)
         facts = _wait_for_answer(config, job, answer, output, seconds)
         until = time.monotonic() + _END_SECONDS
         while _state(job) not in (*END_STATES, "") and time.monotonic() < until:  # let the job clean up before it is cancelled
@@ -209,6 +213,18 @@ def _probe_by_script(config: ClusterConfig, folder: str, token: str, seconds: fl
             cancel_jobs([job])
 
 
+def _check_walltime(config: ClusterConfig, job: str) -> None:
+    """Compare the walltime of a script with the limit of the partition that its job was submitted to; the job of the check itself asks for less."""
+    walltime = options_in(config.text).get("time", "")
+    partition = partition_of(job)
+    limit = partition_limit(partition, "MaxTime")
+    with suppress(ValueError):  # no walltime, or no limit
+        if walltime_seconds(walltime, "SLURMCluster") > walltime_seconds(limit, "SLURMCluster"):
+            raise TaskFailedError(
+                f"{config.name}: the script asks for a walltime of {walltime}, partition {partition} has MaxTime={limit}: its jobs would wait forever"
+            )
+
+
 def _wait_for_answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: float) -> dict[str, Any]:
     """Wait until the job has written its facts; raises TaskFailedError if it ends without them."""
     until = time.monotonic() + seconds
@@ -217,6 +233,8 @@ def _wait_for_answer(config: ClusterConfig, job: str, answer: str, output: str, 
         with suppress(OSError), open(answer, encoding="utf-8") as file:
             facts: dict[str, Any] = json.load(file)
             return facts
+        if reason := why_never_started(job):
+            raise TaskFailedError(f"{config.name}: {reason}")
         if state in END_STATES or time.monotonic() > until:
             with suppress(OSError), open(output, encoding="utf-8", errors="replace") as file:
                 raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its output ends with\n{file.read()[-2000:]}")

@@ -26,7 +26,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from wkwdask.clusters.config import LOOPBACK, job_keys
 from wkwdask.errors import TaskFailedError
 from wkwdask.model.extras import import_extra
-from wkwdask.store.slurm import exit_code
+from wkwdask.store.slurm import exit_code, why_never_started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -110,6 +110,9 @@ class ResubmittingAdaptive(Adaptive):
         if states is None and type(self._jobs).__name__ in _QUEUE_COMMANDS:  # the queue is busy: decide next time
             return
         self._report_waiting(states or {})
+        if reason := await self._why_none_starts(states or {}):
+            await self._give_up(reason)
+            return
         lost = [name for name in self._late_jobs() if self._is_lost(name, states)]
         # A job that is in ``worker_spec`` but not in ``workers`` is submitted again at the next scaling of the cluster.
         numbers = {name: self._jobs.workers[name].job_id for name in lost}
@@ -171,6 +174,15 @@ class ResubmittingAdaptive(Adaptive):
             click.echo(
                 f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})", err=True
             )
+
+    async def _why_none_starts(self, states: Mapping[str, tuple[str, str]]) -> str:
+        """Say why SLURM will start none of the jobs, empty if it may start one."""
+        if self._connected_workers() or type(self._jobs).__name__ != "SLURMCluster":
+            return ""
+        waiting = [number for job in self._jobs.workers.values() if states.get(number := job.job_id or "", ("",))[0] == "PENDING"]
+        if not waiting or len(waiting) < len(self._jobs.workers):
+            return ""
+        return await asyncio.to_thread(why_never_started, waiting[0])  # all ask for the same
 
     async def _states(self) -> dict[str, tuple[str, str]] | None:
         """Query the queue for state and reason of this user's jobs, by job id; None if it cannot be queried or does not answer in time."""

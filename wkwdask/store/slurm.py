@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ _AWAY_SECONDS = 1800.0
 END_STATES = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"))
 """States of jobs that have ended, sacct(1), "JOB STATE CODES"."""
 _UNKNOWN_JOB = "Invalid job id"
+_NEVER_STARTS = {"PartitionTimeLimit": "MaxTime", "PartitionNodeLimit": "MaxNodes"}
+"""Reasons for which a pending job waits until somebody changes it, with the limit of the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,33 @@ def exit_code(number: str) -> str:
         return _field(_run("scontrol", "-o", "show", "job", number).stdout, "ExitCode").partition(":")[0]
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def why_never_started(number: str) -> str:
+    """Say why a pending job will never start, naming the limit of its partition; empty if it may start, or if SLURM does not say."""
+    words: list[str] = []
+    with suppress(OSError, subprocess.SubprocessError):
+        words = _run("squeue", "-h", "-t", "PENDING", "-o", "%r %P %l %D", "-j", number).stdout.split()
+    if len(words) < 4 or words[0] not in _NEVER_STARTS:
+        return ""
+    reason, partition, walltime, nodes = words[:4]
+    limit = f"{_NEVER_STARTS[reason]}={partition_limit(partition, _NEVER_STARTS[reason])}"
+    asked = f"a walltime of {walltime}" if reason == "PartitionTimeLimit" else f"{nodes} nodes"
+    return f"job {number} asks for {asked}, partition {partition} has {limit}: it would wait forever ({reason})"
+
+
+def partition_of(number: str) -> str:
+    """Return the partition of a job in the queue, the first if several are named; empty if SLURM does not say."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return _run("squeue", "-h", "-t", "all", "-o", "%P", "-j", number).stdout.strip().partition("\n")[0].partition(",")[0]
+    return ""
+
+
+def partition_limit(partition: str, name: str) -> str:
+    """Return a limit of a partition, such as ``MaxTime``; empty if SLURM does not say."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return _field(_run("scontrol", "-o", "show", "partition", partition).stdout, name)
+    return ""
 
 
 def is_in_queue(number: str) -> bool:
