@@ -36,9 +36,9 @@ from wkwdask.runs.progress import (
 from wkwdask.store.records import PROGRESS_NAME
 
 LINE = re.compile(
-    r"a title: \d+/\d+ tasks(, \d+\.\d [GM]iB in)?(, \d+\.\d [GM]iB out)?(, \d+ MB/s)?(, \d+ failed)?, \d+ workers?(, (ETA|after) \d\d:\d\d:\d\d)?"
+    r"a title: \d+/\d+ tasks(, \d+\.\d [GM]B in)?(, \d+\.\d [GM]B out)?(, \d+ MB/s)?(, \d+ failed)?, \d+ workers?(, (ETA|after) \d\d:\d\d:\d\d)?"
 )
-KEYS = {"time", "title", "done", "known", "total", "failed", "nbytes_in", "nbytes_out", "seconds", "workers", "host", "pid"}
+KEYS = {"time", "title", "done", "known", "total", "failed", "nbytes_in", "nbytes_out", "seconds", "workers", "first", "host", "pid"}
 RECEIPT = Receipt((0, 0, 0), BoundingBox((0, 0, 0), (1, 1, 1)), "x", 1 << 20)
 
 
@@ -91,7 +91,7 @@ def test_a_log_gets_whole_lines(err):
     assert "\x1b" not in text
     lines = text.splitlines()
     assert all(LINE.fullmatch(line) for line in lines), lines
-    assert re.match(r"a title: 5/6 tasks, 10\.0 MiB in, 5\.0 MiB out(, \d+ MB/s)?, 1 failed, 1 worker, after 00:00:\d\d", lines[-1]), lines[-1]
+    assert re.match(r"a title: 5/6 tasks, 10\.5 MB in, 5\.2 MB out(, \d+ MB/s)?, 1 failed, 1 worker, after 00:00:\d\d", lines[-1]), lines[-1]
 
 
 def test_no_line_for_what_is_over_at_once(err, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_bar_on_a_terminal(err, monkeypatch):
     run_slow(lambda: "a title" in err.getvalue(), err)
     text = err.getvalue()
     assert "5/6" in text
-    assert "10.0 MiB in" in text
+    assert "10.5 MB in" in text
     assert "1 failed, 1 worker" in text
     assert not any(LINE.fullmatch(line) for line in text.splitlines())
 
@@ -151,7 +151,9 @@ def test_a_bar_on_a_terminal(err, monkeypatch):
         ({"done": 4, "known": 2, "seconds": 20.0}, "t: 6/10 tasks, 1 worker, ETA 00:00:20"),
         ({"done": 4, "failed": 1, "seconds": 50.0, "workers": 8}, "t: 4/10 tasks, 1 failed, 8 workers, ETA 00:00:50"),
         ({"done": 9, "failed": 1, "seconds": 3661.0}, "t: 9/10 tasks, 1 failed, 1 worker, after 01:01:01"),
-        ({"done": 1, "nbytes_out": 3 << 30, "seconds": 10.0}, "t: 1/10 tasks, 3.0 GiB out, 322 MB/s, 1 worker, ETA 00:01:30"),
+        ({"done": 1, "nbytes_out": 3 << 30, "seconds": 10.0}, "t: 1/10 tasks, 3.2 GB out, 322 MB/s, 1 worker, ETA 00:01:30"),
+        ({"done": 2, "seconds": 90.0, "workers": 2, "first": None}, "t: 2/10 tasks, 2 workers"),  # the first tasks load and compile
+        ({"done": 4, "seconds": 94.0, "workers": 2, "first": (2, 90.0)}, "t: 4/10 tasks, 2 workers, ETA 00:00:12"),
         ({"failed": 1, "seconds": 10.0}, "t: 0/10 tasks, 1 failed, 1 worker"),  # nobody knows how long a task takes
     ],
 )

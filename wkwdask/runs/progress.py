@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.runs.journal import SUFFIX, keys_of, open_next, read_journal
+from wkwdask.runs.report import format_nbytes
 from wkwdask.store import files
 from wkwdask.store.records import PROGRESS_NAME
 
@@ -150,8 +151,8 @@ def describe(record: dict[str, Any]) -> list[str]:
     moved = nbytes_in or nbytes_out
     left = seconds_left(record)
     details = [
-        f"{_binary(nbytes_in)} in" if nbytes_in else "",
-        f"{_binary(nbytes_out)} out" if nbytes_out else "",
+        f"{format_nbytes(nbytes_in)} in" if nbytes_in else "",
+        f"{format_nbytes(nbytes_out)} out" if nbytes_out else "",
         f"{moved / 1e6 / seconds:.0f} MB/s" if moved and seconds else "",
         f"{record['failed']} failed" if record["failed"] else "",
         f"{record['workers']} workers" if record["workers"] != 1 else "1 worker",
@@ -165,9 +166,9 @@ def format_line(record: dict[str, Any]) -> str:
 
     Examples
     --------
-    >>> record = {"title": "pyramid of ds/color", "done": 110, "known": 10, "total": 800, "failed": 2, "nbytes_in": 14 << 30, "nbytes_out": 3 << 30}
+    >>> record = {"title": "pyramid of ds/color", "done": 110, "known": 10, "total": 800, "failed": 2, "nbytes_in": 14_000_000_000, "nbytes_out": 3_000_000_000}
     >>> format_line(record | {"seconds": 30, "workers": 8})
-    'pyramid of ds/color: 120/800 tasks, 14.0 GiB in, 3.0 GiB out, 501 MB/s, 2 failed, 8 workers, ETA 00:03:02'
+    'pyramid of ds/color: 120/800 tasks, 14.0 GB in, 3.0 GB out, 467 MB/s, 2 failed, 8 workers, ETA 00:03:02'
     """
     return ", ".join([f"{record['title']}: {describe_count(record)}", *describe(record)])
 
@@ -177,16 +178,16 @@ def describe_count(record: dict[str, Any]) -> str:
 
 
 def seconds_left(record: dict[str, Any]) -> float | None:
-    """Estimate the remaining time from the speed so far; None before the first task finishes."""
+    """Estimate the remaining time from the speed so far, without the first task of each worker, which loads and compiles; None before the next one ends."""
     ended = record["done"] + record["failed"]
-    if not record["done"]:
+    rest = max(0, record["total"] - record["known"] - ended)
+    if not rest:
+        return 0.0 if record["done"] else None
+    first = record.get("first", (0, 0.0))
+    if not record["done"] or first is None or ended <= first[0]:
         return None
-    left: float = max(0, record["total"] - record["known"] - ended) * record["seconds"] / ended
+    left: float = rest * (record["seconds"] - first[1]) / (ended - first[0])
     return left
-
-
-def _binary(nbytes: int) -> str:
-    return f"{nbytes / (1 << 30):.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.1f} MiB"
 
 
 def _clock(seconds: float) -> str:
@@ -239,6 +240,7 @@ class Progress:
         self._nbytes_in = 0
         self._nbytes_out = 0
         self._started = time.monotonic()
+        self._first: tuple[int, float] | None = None
         self._is_quiet = os.environ.get(PROGRESS_VARIABLE, "").lower() in ("0", "off", "no")
         self._interval = _chosen_seconds()
         self._files = [] if folder is None else [LineFile(folder, _PROGRESS)]
@@ -270,7 +272,7 @@ class Progress:
             file.close()
 
     def count(self, job: Job, result: Result) -> None:
-        self._done += 1
+        self.advance()
         self._nbytes_in += result.nbytes_in
         for _, receipt in result.receipts:
             if receipt.part is None:  # parts are counted when their shard is joined
@@ -293,6 +295,8 @@ class Progress:
 
     def advance(self) -> None:
         self._done += 1
+        if self._first is None and self._done >= self.workers:
+            self._first = self._done, round(time.monotonic() - self._started, 1)
 
     def record(self) -> dict[str, Any]:
         return {
@@ -306,6 +310,7 @@ class Progress:
             "nbytes_out": self._nbytes_out,
             "seconds": round(time.monotonic() - self._started, 1),
             "workers": self.workers,
+            "first": self._first,
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
