@@ -35,9 +35,7 @@ from wkwdask.runs.progress import (
 )
 from wkwdask.store.records import PROGRESS_NAME
 
-LINE = re.compile(
-    r"a title: \d+/\d+ tasks(, \d+\.\d [GM]B in)?(, \d+\.\d [GM]B out)?(, \d+ MB/s)?(, \d+ failed)?, \d+ workers?(, (ETA|after) \d\d:\d\d:\d\d)?"
-)
+LINE = re.compile(r"a title: \d+/\d+ tasks(, \d+\.\d [GM]B in)?(, \d+\.\d [GM]B out)?(, \d+ MB/s)?(, \d+ failed)?, \d+ workers?(, (ETA|after) \d\d:\d\d:\d\d)?")
 KEYS = {"time", "title", "done", "known", "total", "failed", "nbytes_in", "nbytes_out", "seconds", "workers", "first", "host", "pid"}
 RECEIPT = Receipt((0, 0, 0), BoundingBox((0, 0, 0), (1, 1, 1)), "x", 1 << 20)
 

@@ -41,7 +41,7 @@ from wkwdask.formats.registry import storage_records
     "--offset",
     metavar="X,Y,Z",
     callback=numbers_callback("offset", int),
-    help="Position of the first voxel of the source. Default: as stated in an HDF5 file of CREMI, else 0,0,0.",
+    help="Position of the first voxel of the source [voxels of the written mag; of mag 1 if several are converted]. Default: as stated by CREMI, else 0,0,0.",
 )
 @box_option("Bounding box to convert [voxels of mag 1 of the dataset].")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")

@@ -318,7 +318,9 @@ def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions)
         if not mags:
             origins = sorted({ladder[0].name for ladder in (recorded_ladder(_settings(layer, mag)) for mag in local) if ladder})
             others = (f"; mags were built from mag {', '.join(origins)}: name it with finest=" if origins else "") + _unusable(layer)
-            raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}")
+            names = ",".join(mag.name for mag in local)
+            remedy = f'; mags="{names}" with update="content" builds them again, and replaces the files that differ' if local and not origins else ""
+            raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}{remedy}")
     missing = [mag.name for mag in mags if mag not in layer.mags or not files.isdir(layer.mags[mag])]
     if missing:
         raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is missing and cannot be updated; build it first{_unusable(layer)}")

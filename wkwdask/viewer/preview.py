@@ -207,7 +207,9 @@ def _draw_scale_bar(picture: Picture.Image, scene: _Scene, corner: tuple[int, in
     pixels = max(1, round(length / per_pixel))
     x, y = corner[0] + 14, corner[1] + height - 18
     # The font has no micro sign.
-    label = f"{length:g} voxels" if scene.nm_per_pixel is None else f"{length:g} nm" if length < 1000 else f"{length / 1000:g} micrometer{'s' * (length != 1000)}"
+    label = (
+        f"{length:g} voxels" if scene.nm_per_pixel is None else f"{length:g} nm" if length < 1000 else f"{length / 1000:g} micrometer{'s' * (length != 1000)}"
+    )
     draw = ImageDraw.Draw(picture)
     draw.rectangle((x - 1, y - 1, x + pixels + 1, y + 6), fill=(0, 0, 0))
     draw.rectangle((x, y, x + pixels, y + 5), fill=(255, 255, 255))
