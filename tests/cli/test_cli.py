@@ -1,9 +1,11 @@
 """The command line: what it prints, its exit codes, its one-line errors."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import dask
@@ -12,6 +14,7 @@ import pytest
 from faults.drivers import regions_of
 from PIL import Image
 from support.commands import run_here
+from support.locks import put_lock, this_process
 
 import wkwdask
 from wkwdask.cli.options import METHODS
@@ -166,6 +169,23 @@ def test_overwrite_discards_an_interrupted_run(dataset, call):
     assert len(mags_of(dataset)) == 2
     assert call(*command, "--method", "max", "--overwrite")[0] == 0
     assert mags_of(dataset) == ["1", "2", "4"]
+
+
+def test_a_locked_mag_is_waited_for(dataset, call):
+    """A command ends at once where another job writes the mag, or repeats its call for a while."""
+    command = ("rechunk", dataset, "--layer", "color", "--mags", "1", "--file-len", "4")
+    lock = put_lock(dataset / "color" / "1", this_process())
+    code, _, err = call(*command)
+    assert code == 1
+    assert "another job" in err
+    code, _, err = call(*command, "--lock-wait", "20ms")
+    assert code == 1
+    assert re.match(r"waiting: .*another job.*\nerror: .*another job", err), err
+    threading.Timer(0.5, lock.unlink).start()
+    code, _, err = call(*command, "--lock-wait", "5m")
+    assert code == 0
+    assert err.count("waiting: ") == 1
+    assert call(*command, "--lock-wait", "soon")[0] == 2
 
 
 @pytest.mark.parametrize("update", [("--update",), ("--update-content",), ("--bounding-box", "5,6,7,40,40,24")])

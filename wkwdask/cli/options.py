@@ -6,13 +6,17 @@ Each name of a storage option is one click option, even if several formats have 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.results import prints_facts
+from wkwdask.errors import LockedError
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.options import SHAPE_WORDS, Option, StorageOptions, options_of
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 METHODS = ("median", "mode", "mean", "min", "max", "nearest")
 """Methods of ``kernels.window.reduce``, which imports numpy; the command line must start without it. A test compares both."""
 _METAVARS = {"block_len": "VOXELS", "file_len": "BLOCKS"}
+
+_LOCK_POLL_SECONDS = 1.0
 
 external_option = click.option(
     "--allow-external", is_flag=True, help="Allow writing and deleting where paths or links lead out of the dataset. Default: refuse."
@@ -123,14 +129,21 @@ def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @prints_facts
     @click.option("--report", metavar="FILE.html", callback=_check_folder, help="Save a report: files, speed, failures and a picture of the result.")
+    @click.option(
+        "--lock-wait",
+        metavar="TIME",
+        default="0",
+        callback=_parse_time,
+        help="Wait so long, such as 30s or 2h, while another job writes the same mags. Default: end at once.",
+    )
     @cluster_options
     @functools.wraps(command)
-    def run(*args: Any, cluster: Any, report: str | None, **options: Any) -> Any:
+    def run(*args: Any, cluster: Any, report: str | None, lock_wait: float, **options: Any) -> Any:
         call = command(*args, **options)
         outcome: dict[str, Any] = {}
         try:
             with cluster:
-                outcome["result"] = call()
+                outcome["result"] = _called_when_unlocked(call, lock_wait)
         except Exception as error:
             outcome["error"] = error
             raise
@@ -142,6 +155,35 @@ def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
         return outcome["result"]
 
     return run
+
+
+def _called_when_unlocked(call: Callable[[], Any], seconds: float) -> Any:
+    """Call a function; repeat the call for so long while another job holds a lock that it needs."""
+    until = time.monotonic() + seconds
+    is_told = False
+    while True:
+        try:
+            return call()
+        except LockedError as error:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise
+            if not is_told:
+                click.echo(f"waiting: {on_command_line(str(error))}", err=True)
+            is_told = True
+        time.sleep(min(left, _LOCK_POLL_SECONDS))
+
+
+def _parse_time(ctx: click.Context, param: click.Parameter, text: str) -> float:
+    from dask.utils import parse_timedelta
+
+    try:
+        seconds = float(parse_timedelta(text))
+    except (KeyError, ValueError):
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise click.UsageError(f"{param.opts[0]} takes a time such as 30s, 10m or 2h, got {text!r}")
+    return seconds
 
 
 def _check_folder(ctx: click.Context, param: click.Parameter, file: str | None) -> str | None:
