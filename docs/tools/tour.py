@@ -56,7 +56,10 @@ def record() -> str:
 
 
 def animation(cast: str) -> str:
-    """Return an SVG that shows a recording again and again; each letter and line appears by an animation of CSS."""
+    """Return an SVG that shows a recording again and again; each letter and line appears by an animation of CSS.
+
+    It begins at the end of the first command, which is also what a reader sees who has turned animations off.
+    """
     header, *events = map(json.loads, cast.splitlines())
     total = events[-1][0]
     shown: list[tuple[float, float, int, int, str]] = []  # from, until, row, column, text
@@ -74,11 +77,15 @@ def animation(cast: str) -> str:
                 column += len(re.sub(r"\x1b\[[\d;]*m", "", part))
     width, height = header["width"] * 8 + 24, header["height"] * 18 + 24
     styles, texts = [], []
+    first_end = min(end for _, end, *_ in shown)
     for number, (start, end, row, column, text) in enumerate(shown):
         times = f"{100 * start / total:.2f}%{{opacity:1}}{100 * end / total:.2f}%"
         styles.append(f"@keyframes k{number}{{0%{{opacity:0}}{times},to{{opacity:0}}}}#t{number}{{animation-name:k{number}}}")
-        texts.append(f'<text id="t{number}" x="{12 + 8 * column}" y="{28 + 18 * row}">{colored(text)}</text>')
-    style = f"text{{animation:{total:.1f}s step-end infinite;white-space:pre;fill:{INK}}}" + "".join(styles)
+        is_first = ' class="first"' if end == first_end else ""
+        texts.append(f'<text id="t{number}"{is_first} x="{12 + 8 * column}" y="{28 + 18 * row}">{colored(text)}</text>')
+    began = f"{READING_SECONDS - first_end:.2f}s"
+    style = f"text{{animation:{total:.1f}s step-end {began} infinite;opacity:0;white-space:pre;fill:{INK}}}.first{{opacity:1}}" + "".join(styles)
+    style += "@media (prefers-reduced-motion:reduce){text{animation:none!important}}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{header["title"]}"'
     ground = f'<rect width="{width}" height="{height}" rx="8" fill="{GROUND}"/>'
     return f'{head} font-family="ui-monospace, monospace" font-size="13.3"><style>{style}</style>{ground}\n' + "\n".join(texts) + "\n</svg>\n"

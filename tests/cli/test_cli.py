@@ -45,7 +45,16 @@ def test_info(dataset):
 def test_json_equals_the_result_of_info(dataset):
     done = run_here("info", dataset / "color" / "1", "--json")
     assert json.loads(done.stdout) == json.loads(json.dumps(wkwdask.info(dataset / "color" / "1").to_json()))
-    assert json.loads(done.stdout)["layers"][0]["mags"][0]["files"] == 3 * 3 * 2
+    (layer,) = json.loads(done.stdout)["layers"]
+    assert (layer["mags"][0]["mag"], layer["mags"][0]["files"]) == ("1", 3 * 3 * 2)
+
+
+def test_info_of_one_layer(dataset):
+    done = run_here("info", dataset, "--layer", "cells", "--json")
+    assert [layer["name"] for layer in json.loads(done.stdout)["layers"]] == ["cells"]
+    missing = run_here("info", dataset, "--layer", "cell")
+    assert missing.returncode == 1
+    assert missing.stderr.endswith("no layer 'cell'; there are color, cells\n")
 
 
 def test_an_existing_pyramid_needs_overwrite(dataset):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import explain_missing, open_cached, open_stored, use_storage_options
+from wkwdask.formats.opening import explain_missing, find, open_cached, open_stored, use_storage_options
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.kernels.arrays import empty_aligned
@@ -19,7 +20,6 @@ from wkwdask.streams.points import sample_points
 from wkwdask.streams.threads import MIN_NBYTES, read_on_threads
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
     import dask.array as da
@@ -78,7 +78,7 @@ def open(
 
     Returns
     -------
-    dask.array.Array, shape (c, x, y, z), or in the order of ``axes``
+    dask.array.Array, shape (c, x, y, z), or in the order of axes
 
     Raises
     ------
@@ -372,13 +372,15 @@ def sample(
     return values[:, 0] if volume.num_channels == 1 else values
 
 
-def info(url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> DatasetSummary | VolumeSummary:
+def info(url: str | os.PathLike[str], *, layer: str | None = None, storage_options: Mapping[str, Any] | None = None) -> DatasetSummary | VolumeSummary:
     """Summarise a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info`` does.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag; a precomputed volume; an N5 container, group or dataset; a Zarr group or array.
+    layer : str, optional
+        The layer of a dataset, or the path of a group in N5 and Zarr; by default all.
     storage_options : mapping, optional
         Access to a remote server, as for :func:`open`.
 
@@ -405,6 +407,9 @@ def info(url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | No
     [('raw', [8])]
     """
     use_storage_options(url, storage_options)
+    if layer is not None:
+        find(url).choose_listed(layer)
+        url = f"{os.fspath(url).rstrip('/')}/{layer}"
     try:
         return (format_of(url) or default_format()).summarize(url)  # type: ignore[return-value]
     except MissingError:

@@ -17,8 +17,9 @@ from wkwdask.cli.results import Facts, prints_facts
 
 @click.command(short_help="Show the contents of a dataset or volume.")
 @click.argument("path")
+@click.option("--layer", help="Layer of a dataset to show. Default: all.")
 @prints_facts
-def info(path: str) -> Facts:
+def info(path: str, layer: str | None) -> Facts:
     """Show the contents of a dataset, a layer or a mag, or of a precomputed volume, N5 or Zarr.
 
     Boxes are top left + size [voxels of the mag]. Blocks and files are edge lengths [voxels].
@@ -33,7 +34,7 @@ def info(path: str) -> Facts:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else the import of numpy starts a thread for each core
     from wkwdask.cli.tables import print_contents
 
-    summary = wkwdask.info(path)
+    summary = wkwdask.info(path, layer=layer)
     return Facts(summary, partial(print_contents, summary))
 
 

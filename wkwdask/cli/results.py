@@ -79,17 +79,17 @@ def _print_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return the values of a record for JSON: a box as six numbers, a mag as three, numbers that JSON does not have as null.
+    """Return the values of a record for JSON: a box as six numbers, a mag as text, numbers that JSON does not have as null.
 
     Examples
     --------
     >>> plain({"box": BoundingBox((1, 2, 3), (4, 5, 6)), "mag": Mag(2, 2, 1), "mean": float("nan")})
-    {'box': [1, 2, 3, 4, 5, 6], 'mag': [2, 2, 1], 'mean': None}
+    {'box': [1, 2, 3, 4, 5, 6], 'mag': '2-2-1', 'mean': None}
     """
     if isinstance(value, BoundingBox):
         return [*value.topleft, *value.size]
     if isinstance(value, Mag):
-        return list(value.factors)
+        return value.name
     if hasattr(value, "to_json") and not hasattr(value, "from_json"):  # what can be parsed again has its stored form there
         return plain(value.to_json())
     if is_dataclass(value) and not isinstance(value, type):

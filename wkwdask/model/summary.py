@@ -66,7 +66,7 @@ class VolumeSummary:
 
 def _scale_json(scale: ScaleSummary) -> dict[str, Any]:
     return {
-        "key": scale.key, "folder": scale.folder, "mag": None if scale.mag is None else list(scale.mag.factors), "resolution": scale.resolution,
+        "key": scale.key, "folder": scale.folder, "mag": None if scale.mag is None else scale.mag.name, "resolution": scale.resolution,
         "box": None if scale.box is None else [*scale.box.topleft, *scale.box.size], "chunk_sizes": [list(size) for size in scale.chunk_sizes],
         "encoding": scale.encoding, "sharding": scale.sharding or None, "hidden": scale.hidden, "files": scale.files, "nbytes": scale.nbytes,
         "problem": scale.problem or None,

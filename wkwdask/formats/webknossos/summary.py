@@ -157,5 +157,5 @@ def _values(summary: LayerSummary | MagSummary) -> dict[str, Any]:
         if isinstance(value, BoundingBox):
             values[name] = [*value.topleft, *value.size]
         elif isinstance(value, Mag):
-            values[name] = list(value.factors)
+            values[name] = value.name
     return {**values, "problem": summary.problem or None}
