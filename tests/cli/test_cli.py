@@ -54,7 +54,7 @@ def test_info_of_one_layer(dataset):
     assert [layer["name"] for layer in json.loads(done.stdout)["layers"]] == ["cells"]
     missing = run_here("info", dataset, "--layer", "cell")
     assert missing.returncode == 1
-    assert missing.stderr.endswith("no layer 'cell'; there are color, cells\n")
+    assert missing.stderr.endswith("no layer 'cell'; there are color, cells; did you mean cells?\n")
 
 
 def test_an_existing_pyramid_needs_overwrite(dataset):
