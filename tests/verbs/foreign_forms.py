@@ -212,14 +212,14 @@ def _create(driver: str, folder: Path, voxels: np.ndarray, **spec: Any) -> None:
     tensorstore.open(spec, create=True, **domain).result().write(voxels).result()
 
 
-def _scales(*, coarse_first: bool) -> Callable[[Path, list[Stored]], None]:
+def _scales(*, coarse_first: bool, chunk: Sequence[int] = (8, 8, 8)) -> Callable[[Path, list[Stored]], None]:
     """Return the function that writes a precomputed volume, whose scales are listed in the order in which they are made."""
 
     def write(folder: Path, levels: list[Stored]) -> None:
         for level in levels[::-1] if coarse_first else levels:
             voxels = level.case.array.transpose(1, 2, 3, 0)
             scale = {
-                "size": voxels.shape[:3], "voxel_offset": level.case.offset, "resolution": level.lengths, "chunk_size": [8, 8, 8], "encoding": "raw",
+                "size": voxels.shape[:3], "voxel_offset": level.case.offset, "resolution": level.lengths, "chunk_size": chunk, "encoding": "raw",
             }  # fmt: skip
             volume = {"type": "image", "data_type": voxels.dtype.name, "num_channels": voxels.shape[3]}
             _create("neuroglancer_precomputed", folder, voxels, multiscale_metadata=volume, scale_metadata=scale)
@@ -398,3 +398,17 @@ FOREIGN = (
         levels=("8-8-4",), other_chunks={"chunk_shape": (16, 16, 16)}, compression="lz4",
     ),
 )  # fmt: skip
+
+
+def image_with_chunks(
+    name: str, chunk: Sequence[int], counts: Sequence[int] | None, size: Sequence[int], offset: tuple[int, int, int], other_chunk: Sequence[int]
+) -> ForeignForm:
+    """Return the form of images with given chunks, perhaps in shards of ``counts`` chunks; ``other_chunk`` is for images that are stored again."""
+    options = {"shape": (1, *size), "offset": offset, "chunk_shape": tuple(chunk), "other_chunks": {"chunk_shape": tuple(other_chunk)}}
+    if name == "precomputed":
+        return _form(name, "precomputed://{folder}/{name}", _scales(coarse_first=False, chunk=chunk), **_VOLUME, **options)
+    if name == "n5":
+        return _form(name, _GROUP, _n5("s{}", _attributes_of_datasets, chunk), **_N5, **options)
+    shards = {} if counts is None else {"shards": tuple(n * count for n, count in zip(chunk, counts, strict=True))[::-1]}
+    options |= {} if counts is None else {"other_files": {"shard_shape": tuple(2 * n for n in chunk)}}
+    return _form(name, _NGFF, _ngff("0.4" if name == "zarr-2" else "0.5", "zyx", chunks=tuple(chunk)[::-1], **shards), **_ZARR, **options)

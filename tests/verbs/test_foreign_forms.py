@@ -54,8 +54,7 @@ NOT_APPLICABLE = (
     ({"serve"}, _ONLY_ZARR | _LAYERS, "writes a region first, which is refused"),
     (VERBS.keys() - _NEW_LEVELS, _forms(lambda form: form.name.endswith("-single")), "as with two levels"),
     ({"pyramid_box", "pyramid_update"}, _ONLY_ZARR | _LAYERS, "writes a region first, which is refused"),
-    ({"pyramid", "pyramid_ladder", "pyramid_resume", "pyramid_box", "pyramid_update", "upsample", "verify_pyramid", "repair", "repair_by_method"}, {"bool"},
-     "levels of bool are made by the mode alone"),
+    (_NEW_LEVELS | {"upsample"}, {"bool"}, "levels of bool are made by the mode alone"),
     ({"convert_levels_to_wkw", "convert_levels_to_precomputed-sharded", "convert_levels_to_n5", "convert_levels_to_ngff-0.5"}, {"bool"},
      "levels of bool are made by the mode alone"),
 )  # fmt: skip

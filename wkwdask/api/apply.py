@@ -79,7 +79,8 @@ def apply(
     skip_empty : bool
         Do not compute bricks for which the first source (with the halo) is zero; they become zero. For functions that return zeros for zeros.
     chunks : int or sequence of 3 int, optional
-        Size of the box that one call computes [voxels], powers of two; by default cubes for which all arrays together take up to 32 MB.
+        Size of the box that one call computes [voxels]: chunks of the target times powers of two. By default
+        cubes for which all arrays together take up to 32 MB.
     dtype : dtype_like, optional
         Type of one channel of the result; by default that of the first source. Results are cast only if no value can change.
     channels : int

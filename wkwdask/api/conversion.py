@@ -115,7 +115,8 @@ def convert(
         Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``; ``-`` stands for an axis of length 1. By default the order that the
         file states, else ``"zyx"`` or ``"czyx"``. Arrays of N5 list x first.
     dtype : dtype_like, optional
-        Data type of the target; by default that of the source (bits become uint8, half floats float32). Without ``value_range``, a value that does not fit
+        Data type of the target; by default that of the source. Bits and half floats of images become uint8 and float32; so do bool and float16 of Zarr in a
+        format that lacks them, and the plan and the report say so. Without ``value_range``, a value that does not fit
         raises an error.
     value_range : pair of float, optional
         Values that become the minimum and maximum of ``dtype`` (0 and 1 for floats). Values between them are scaled and rounded half to even, others are
@@ -402,7 +403,9 @@ def _convert_levels(image: Image, destination: Destination, selection: LayerSele
     if not image.mags:
         image.volume()  # raises the error that explains why no mag can be used
     mags = selection.mags_of(image.folder, list(image.mags))
-    copies = [selection.copy_of(image.volume(mag)) for mag in mags]
+    volumes = list(map(image.volume, mags))
+    selection = replace(selection, part=selection.part.stored_by(format_of_target(destination.url).stored_dtype, volumes[0].dtype))
+    copies = list(map(selection.copy_of, volumes))
     check_alike(copies)
     first, workers = copies[0].source, num_workers()
     names_mag = len(mags) > 1 or selection.mags is not None or mags[0] != MAG_1
@@ -433,7 +436,7 @@ def _convert_images(source: Paths, destination: Destination, source_options: Sou
 
     target_image = target_for(destination)
     try:
-        imported = open_source(source, source_options, target_image.mag)
+        imported = open_source(source, source_options, target_image.mag, format_of_target(destination.url).stored_dtype)
     except MissingError:
         if isinstance(source, (str, os.PathLike)):
             explain_missing(source)

@@ -68,7 +68,8 @@ def build_pyramid(
     align_with : str or bool
         Align the ladder with the mags of this layer, of all other layers (True), or of none (False).
     method : {"default", "median", "mode", "mean", "min", "max", "nearest"}
-        Reduction of a window to a voxel; by default mode for segmentation, median for color, and mean for an image of a precomputed volume.
+        Reduction of a window to a voxel; by default mode for segmentation, median for color, and mean for an image of a precomputed volume. Bool has the mode
+        alone.
     ignore_zero : bool
         Ignore zeros in mode, mean and median: a voxel becomes zero only if its whole window is zero.
     existing : {"error", "resume", "overwrite"}
@@ -110,7 +111,7 @@ def build_pyramid(
 
     Notes
     -----
-    NaN propagates in mean, median, min and max. The mode ignores NaN, unless the whole window is NaN.
+    NaN propagates in mean, median, min and max. The mode ignores NaN, unless the whole window is NaN. Half floats are computed as float32 and rounded once.
 
     Examples
     --------

@@ -25,6 +25,7 @@ from wkwdask.model.options import make_options
 from wkwdask.runs.job_records import holds_only_jobs
 from wkwdask.runs.staged import ArrayContent
 from wkwdask.store.paths import dirname, local_path
+from wkwdask.streams.converted import exact_values
 from wkwdask.verbs.write import lay_out_region, lay_out_write
 
 if TYPE_CHECKING:
@@ -125,6 +126,15 @@ def _fingerprint(array: Any) -> str:
     return digest.hexdigest()
 
 
+def _of_type(voxels: Any, dtype: np.dtype[Any]) -> Any:
+    """Return an array in the type of the level that gets it; raises BoundsError, for a dask array in its tasks, for a value that the type does not have."""
+    if voxels.dtype.newbyteorder("=") == dtype:
+        return voxels
+    if isinstance(voxels, np.ndarray):
+        return exact_values(voxels, dtype)
+    return voxels.map_blocks(exact_values, dtype, dtype=dtype, meta=voxels._meta.astype(dtype))
+
+
 def save_as(
     its_format: ArrayFormat, array: Any, url: str | os.PathLike[str], *, offset: Sequence[int] | None = None,
     region: BoundingBox | Sequence[Sequence[int]] | None = None, voxel_size: Sequence[float] | None = None, mag: MagLike | None = None,
@@ -153,6 +163,7 @@ def save_as(
             staged = lay_out()
         except ReplacedError:  # the first attempt completed an interrupted job, which replaced the mag
             staged = lay_out()
+        voxels = _of_type(voxels, staged.targets[0].dtype)
     else:
         size, lengths_nm = None if voxel_size is None else parse_voxel_size(voxel_size), coordinates.lengths_nm
         is_empty_folder = not destination.needs_container and lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(destination.url))))

@@ -17,13 +17,15 @@ from wkwdask.model.options import StorageOptions
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import InPlaceWrite, in_place_target
 from wkwdask.model.target_image import Destination, LevelCopy, LevelSpec
-from wkwdask.model.voxel_type import guess_category
+from wkwdask.model.voxel_type import common_dtype, guess_category
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
 
     from wkwdask.formats.repair import RepairOptions
     from wkwdask.geometry.mag import Mag
@@ -312,6 +314,10 @@ class ArrayFormat:
     def category_of(self, image: Image, volume: Volume) -> str | None:
         """Return the category of an image, guessed from one of its levels if the image does not state it."""
         return image.category or guess_category(volume.dtype, volume.num_channels)
+
+    def stored_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type in which new levels store voxels of a type: the same, or a wider one where the format lacks it."""
+        return common_dtype(dtype)
 
     def default_method(self, category: str) -> str:
         """Return the downsampling method that users of the format expect for a category."""

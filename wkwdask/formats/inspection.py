@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.array_check import ArrayCheck
 from wkwdask.formats.array_repair import ArrayRepair
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
 from wkwdask.formats.roots import NO_ROOT, Root, root_of
+from wkwdask.kernels.window.reduce import BOOL_METHOD
 from wkwdask.model.faults import Fault, FaultList
 from wkwdask.model.layout import RewritableShards, SingleFiles
 from wkwdask.model.naming import GridNaming
@@ -431,7 +434,7 @@ def _array_scope(image: Image, level: Level, method: str | None, document: str |
         if volume.naming is None:
             raise UnsupportedError(f"{level.folder}: only zarr-python knows the names of its files, so it cannot be verified")
         volume = volume.with_listing()
-    return ArrayScope(image.name, level, by_written_units(volume), method, document or level.folder)
+    return ArrayScope(image.name, level, by_written_units(volume), BOOL_METHOD if volume.dtype == np.bool_ else method, document or level.folder)
 
 
 def _groups_above(folders: Sequence[str], location: str) -> list[str]:

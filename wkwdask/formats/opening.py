@@ -10,11 +10,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.registry import default_format, format_named, format_of, formats, location_of, named_format, recognised_format
 from wkwdask.formats.roots import checked_folder
 from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource
 from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.kernels.window.reduce import BOOL_METHOD
 from wkwdask.store import files
 from wkwdask.store.access import access_of, remember_access
 from wkwdask.store.lru import LruCache
@@ -286,7 +289,9 @@ def _counted_from(image: Image, voxel_size_nm: Lengths) -> Image:
 
 
 def default_method(image: Image, source: Volume) -> str:
-    """Return the default downsampling method for an image, by its category and its format."""
+    """Return the default downsampling method for an image, by its type, its category and its format."""
+    if source.dtype == np.bool_:
+        return BOOL_METHOD
     category = format_of_image(image).category_of(image, source)
     if category is None:
         raise ValueError(

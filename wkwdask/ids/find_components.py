@@ -20,6 +20,7 @@ from wkwdask.plans.apply import plan_components
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
+from wkwdask.streams.converted import countable
 from wkwdask.verbs.apply_job import ApplyJob
 from wkwdask.verbs.sources import (
     SourceVolume,
@@ -124,7 +125,7 @@ def lay_out_components(opened: SourceVolume, request: TargetRequest, options: Co
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
     if options.min_voxels < 0:
         raise ValueError(f"min_voxels must not be negative, got {options.min_voxels}")
-    source = opened.volume
+    source = countable(opened.volume)
     limits = _limits(options.threshold, source)
     destination = request.target_image_of_same_mag(opened)
     box = source.box
@@ -132,9 +133,9 @@ def lay_out_components(opened: SourceVolume, request: TargetRequest, options: Co
     spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
     if spec.dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")
-    levels = check_no_overlap(destination.new_levels([spec], request.stored, source, existing), source)
+    levels = check_no_overlap(destination.new_levels([spec], request.stored, opened.volume, existing), source)
     long_spec = replace(spec, dtype=np.dtype(np.uint64))
-    longer = None if options.dtype is not None else partial(destination.new_levels, [long_spec], request.stored, source, "overwrite")
+    longer = None if options.dtype is not None else partial(destination.new_levels, [long_spec], request.stored, opened.volume, "overwrite")
     settings = settings_of(
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
         connectivity=options.connectivity, min_voxels=options.min_voxels, ids="auto" if options.dtype is None else spec.dtype.name, input=source_token(source),

@@ -23,6 +23,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
+from wkwdask.streams.converted import countable
 from wkwdask.streams.points import sample_points
 from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob
 from wkwdask.verbs.sources import (
@@ -158,7 +159,7 @@ def lay_out_remap(opened: SourceVolume, request: TargetRequest, mapping: Any, op
     """Plan a mapping of ids, or resume the interrupted job of the same settings."""
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
-    source = opened.volume
+    source = countable(opened.volume)
     dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
     if source.dtype.kind not in "iu" or dtype.kind not in "iu":
         raise TypeError(f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}")
@@ -167,7 +168,7 @@ def lay_out_remap(opened: SourceVolume, request: TargetRequest, mapping: Any, op
     box = source.box
     area = where_box(source.name, options.where, box)
     spec = LevelSpec(box, dtype, 1)
-    levels = check_no_overlap(destination.new_levels([spec], request.stored, source, existing), source)
+    levels = check_no_overlap(destination.new_levels([spec], request.stored, opened.volume, existing), source)
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=id_source.digest(),
         default=options.default, dtype=dtype.name, input=source_token(source),

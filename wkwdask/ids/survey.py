@@ -13,6 +13,7 @@ from wkwdask.model.image import ResolvedUrl
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.retries import NO_RESULT, FailurePolicy
+from wkwdask.streams.converted import countable
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
 
@@ -30,7 +31,8 @@ class OpenedMag:
     """Opened mag of a layer."""
 
     layer: Image
-    volume: StoredArray
+    volume: Volume
+    """Volume with values that can be counted."""
 
     @property
     def voxel_size_nm(self) -> tuple[float, float, float] | None:
@@ -44,7 +46,11 @@ def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | 
     if layer is None and category is not None:
         matching = tuple(image for image in resolved.layers if image.category == category)
         resolved = replace(resolved, layers=matching or resolved.layers)
-    return OpenedMag(*resolved.open(layer, mag))
+    return _opened(*resolved.open(layer, mag))
+
+
+def _opened(layer: Image, volume: Volume) -> OpenedMag:
+    return OpenedMag(layer, countable(volume))
 
 
 def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | str | None) -> OpenedMag:
@@ -54,7 +60,7 @@ def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | s
     resolved = find(color) if named is None else ResolvedUrl(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
     layer = resolved.choose(None)
     if mag is not None or resolved.mag is not None:
-        return OpenedMag(*resolved.open(None, mag))
+        return _opened(*resolved.open(None, mag))
     for candidate in layer.mags:
         if not all(a <= b for a, b in zip(first.volume.box.mag.factors, candidate.factors, strict=True)):
             continue
@@ -63,7 +69,7 @@ def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | s
         except MissingError:
             continue
         if volume.has_shards():
-            return OpenedMag(layer, volume)
+            return _opened(layer, volume)
     raise MissingError(f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer {first.layer.name}; choose a finer mag of that layer")
 
 

@@ -178,7 +178,7 @@ class Image:
         """Return the level that a volume was opened from."""
         return next((level for level in self.levels if level.folder == volume.name), None)
 
-    def voxel_size_of(self, volume: StoredArray) -> Lengths | None:
+    def voxel_size_of(self, volume: Volume) -> Lengths | None:
         """Return the edge lengths of a mag-1 voxel [nm] for a volume; a level's own voxel size has precedence."""
         if self.container is not None:
             return self.voxel_size_nm

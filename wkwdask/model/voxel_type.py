@@ -46,6 +46,18 @@ _BY_PRECOMPUTED_NAME = {voxel_type.precomputed_name: voxel_type for voxel_type i
 _CASTS = {"bool": "uint8", "float16": "float32", "float128": "float64", "complex64": "float32", "complex128": "float64"}
 
 
+def common_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return a type that all formats and compiled loops support: native byte order, bool becomes uint8, float16 becomes float32.
+
+    Examples
+    --------
+    >>> common_dtype("bool").name, common_dtype(">f2").name, common_dtype(">u2").name
+    ('uint8', 'float32', 'uint16')
+    """
+    native = np.dtype(dtype).newbyteorder("=")
+    return np.dtype(_CASTS[native.name]) if native.name in ("bool", "float16") else native
+
+
 def by_wkw_code(code: int) -> VoxelType | None:
     """Return the voxel type of a code in a WKW header, None if the code is invalid."""
     return _BY_CODE.get(code)

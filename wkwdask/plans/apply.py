@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.vectors import doubled
 from wkwdask.plans.cells import cell_map
+from wkwdask.plans.chunks import holds_power_of_two
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import RegionGrid
 
@@ -69,8 +70,8 @@ def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec
     """
     if brick_shape is None:
         brick_shape = _usual_brick(tiling)
-    elif any(n & (n - 1) or n % m for n, m in zip(brick_shape, tiling.chunk_shape, strict=True)):
-        raise ValueError(f"chunks must be powers of two and multiples of the target's blocks of {tiling.chunk_shape} voxels, got {brick_shape}")
+    elif not holds_power_of_two(brick_shape, tiling.chunk_shape):
+        raise ValueError(f"chunks must be the target's blocks of {tiling.chunk_shape} voxels times powers of two, got {brick_shape}")
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), tiling, workers)
     grown = [max(n, m) for n, m in zip(region_shape, brick_shape, strict=True)]
@@ -90,7 +91,7 @@ def plan_components(box: BoundingBox, tiling: Tiling, workers: int, region_shape
     (128, 128, 128)
     """
     tiling = replace(tiling, voxel_nbytes=tiling.voxel_nbytes + _LABEL_NBYTES)
-    return plan_bricks(box, tiling, workers, _usual_brick(tiling), region_shape)
+    return plan_bricks(box, tiling, workers, None, region_shape)
 
 
 def _usual_brick(tiling: Tiling) -> Vec3:

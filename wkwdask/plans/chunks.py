@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry.grid import cell_range, piece_lengths
+from wkwdask.geometry.vectors import divide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,10 +43,20 @@ def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbyte
 
 def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
     """Return the number of chunks along x, y, z in a shard of the requested shape; raise ValueError unless they are powers of two."""
-    cells = [shard // chunk for shard, chunk in zip(shard_shape, chunk_shape, strict=True)]
-    if any(shard % chunk or count & (count - 1) or not count for shard, chunk, count in zip(shard_shape, chunk_shape, cells, strict=True)):
+    if not holds_power_of_two(shard_shape, chunk_shape):
         raise ValueError(f"a shard must be a power of two of chunks along each axis, got a shard of {shard_shape} voxels for chunks of {chunk_shape}")
-    return cells[0], cells[1], cells[2]
+    return divide(shard_shape, chunk_shape)
+
+
+def holds_power_of_two(shard_shape: Vec3, chunk_shape: Vec3) -> bool:
+    """Return whether a shard is a power of two of chunks along each axis.
+
+    Examples
+    --------
+    >>> holds_power_of_two((20, 10, 5), (5, 5, 5)), holds_power_of_two((24, 24, 24), (8, 8, 8))
+    (True, False)
+    """
+    return not any(shard % chunk or shard // chunk & (shard // chunk - 1) or not shard for shard, chunk in zip(shard_shape, chunk_shape, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

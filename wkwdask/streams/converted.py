@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.model.volume import delegate_to
-from wkwdask.model.voxel_type import by_dtype
+from wkwdask.model.voxel_type import by_dtype, common_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,11 +95,33 @@ def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_ran
     selected = all_channels if channels is None else tuple(channels)
     if not selected or not set(selected) <= set(all_channels):
         raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, selected)) or 'none'}")
-    stored = by_dtype(dtype or volume.dtype).dtype.newbyteorder("=")
+    stored = np.dtype(volume.dtype if dtype is None else dtype).newbyteorder("=")
+    by_dtype(common_dtype(stored))  # raises TypeError for a type that no format stores
     if value_range is not None and not (value_range[0] < value_range[1] and math.isfinite(value_range[1] - value_range[0])):
         raise ValueError(f"the range of values must be a lower and a higher number, both finite, got {value_range}")
     is_unchanged = (selected, stored, value_range) == (all_channels, volume.dtype, None)
     return volume if is_unchanged else ConvertedVolume(volume, selected, stored, value_range)
+
+
+def countable(volume: Any) -> Any:
+    """Return a volume with values that compiled loops count: bool as uint8, half floats as float32; other volumes themselves."""
+    return converted(volume, None, common_dtype(volume.dtype), None)
+
+
+def exact_values(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return values in a narrower type; raises BoundsError for a value that the type does not have.
+
+    Examples
+    --------
+    >>> exact_values(np.array([0, 1], np.uint8), np.dtype(bool)).tolist()
+    [False, True]
+    """
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype)
+    same = (cast == values) | ((cast != cast) & (values != values))
+    if not same.all():
+        raise BoundsError(f"{values[~same][0]} is no value of {dtype}: round the array first, with .astype({dtype.name!r})")
+    return cast
 
 
 def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:
@@ -122,23 +144,23 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
     if dtype.kind == "f":
         scaled = (np.clip(values.astype(np.float64), low, high) - low) / (high - low)
         return np.nan_to_num(scaled, nan=0.0).astype(dtype)
-    limits = np.iinfo(dtype)
-    if values.dtype.kind in "iu" and (low, high) == (limits.min, limits.max):  # clip only, in integers: floats cannot hold 64 bits
-        own = np.iinfo(values.dtype)
-        clipped: npt.NDArray[Any] = np.clip(values, max(own.min, limits.min), min(own.max, limits.max)).astype(dtype)
+    limits = _limits(dtype)
+    if values.dtype.kind in "iu" and (low, high) == limits:  # clip only, in integers: floats cannot hold 64 bits
+        own = _limits(values.dtype)
+        clipped: npt.NDArray[Any] = np.clip(values, max(own[0], limits[0]), min(own[1], limits[1])).astype(dtype)
         return clipped
     scaled = np.clip(values.astype(np.float64), low, high)
     scaled -= low
-    scaled *= float(limits.max) - float(limits.min)  # multiply before dividing, so that halves are exact and rint rounds them to even
+    scaled *= float(limits[1]) - float(limits[0])  # multiply before dividing, so that halves are exact and rint rounds them to even
     scaled /= high - low
     np.rint(scaled, out=scaled)
     scaled = np.nan_to_num(scaled, copy=False, nan=0.0)
     if dtype.itemsize < 8:
-        scaled += limits.min
+        scaled += limits[0]
         return scaled.astype(dtype)
     # The largest integer of 64 bits is no float: count steps from the smallest value in unsigned integers, and add with wrap-around.
     steps = np.where(scaled >= 2.0**64, np.uint64(2**64 - 1), np.minimum(scaled, np.nextafter(2.0**64, 0)).astype(np.uint64))
-    return (steps + np.uint64(limits.min % 2**64)).view(dtype) if dtype.kind == "i" else steps.astype(dtype)
+    return (steps + np.uint64(limits[0] % 2**64)).view(dtype) if dtype.kind == "i" else steps.astype(dtype)
 
 
 def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
@@ -149,15 +171,17 @@ def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool
         if values.dtype.kind == "f":
             same: npt.NDArray[np.bool_] = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))  # float64 to float32 may round, but not overflow
             return same
-        own = np.iinfo(values.dtype)
-        inside = cast.astype(np.float64) < float(own.max) + 1
+        inside = cast.astype(np.float64) < float(_limits(values.dtype)[1]) + 1
         exact: npt.NDArray[np.bool_] = inside & (np.where(inside, cast, 0).astype(values.dtype) == values)
         return exact
-    limits = np.iinfo(dtype)
+    lowest, highest = _limits(dtype)
     if values.dtype.kind == "f":
-        whole: npt.NDArray[np.bool_] = (
-            (values >= float(limits.min)) & (values < float(limits.max) + (1 if dtype.itemsize < 8 else 0)) & (np.floor(values) == values)
-        )
+        whole: npt.NDArray[np.bool_] = (values >= float(lowest)) & (values < float(highest) + (1 if dtype.itemsize < 8 else 0)) & (np.floor(values) == values)
         return whole
-    own = np.iinfo(values.dtype)
-    return (values >= max(own.min, limits.min)) & (values <= min(own.max, limits.max))
+    own = _limits(values.dtype)
+    return (values >= max(own[0], lowest)) & (values <= min(own[1], highest))
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the least and the greatest value of bool or an integer type."""
+    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.formats.opening import format_of_target
 from wkwdask.geometry.bounding_box import counted_from, voxel_box
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
@@ -16,7 +17,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.retries import FailurePolicy
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob, TrialSpec, function_name, is_finer
-from wkwdask.verbs.sources import SourceVolume, TargetRequest, box_setting, open_source_volume, source_token, stage_level, where_box
+from wkwdask.verbs.sources import SourceVolume, TargetRequest, box_setting, cast_note, open_source_volume, source_token, stage_level, where_box
 
 if TYPE_CHECKING:
     import os
@@ -76,7 +77,8 @@ class Apply(Plan):
         """Compute the mag; failed tasks are listed when all others are done."""
         job = ApplyJob(self.application, self.target)
         note = yield Phase(job, f"applying to {self.staged.folders[0]}", FailurePolicy(self.most_failures, lists_always=True))
-        return Outcome(job.tallies, note)
+        cast = cast_note(self.application.sources[0], self.target.dtype)
+        return Outcome(job.tallies, "; ".join(filter(None, [note, cast])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +137,11 @@ def make_trial(function: Callable[..., Any], urls: Sequence[str | os.PathLike[st
     sources = open_sources(urls, options)
     first = sources.volumes[0]
     mag = first.box.mag if target is None else _request(target, options).target_image(sources.first).mag
-    spec = _spec(first, mag, options)
-    application = plan_application(function, sources, options, _default_grid(first, spec), 1)
+    spec = _spec(first, mag, target, options)
+    grid = _default_grid(first, spec)
+    if options.chunks is not None:  # checked when the grid of the target is known
+        grid = replace(grid, chunk_shape=options.chunks, shard_shape=options.chunks)
+    application = plan_application(function, sources, options, grid, 1)
     return TrialSpec(application, None if target is None else spec, first.chunk_shape if first.is_regular else _CHUNK).task()
 
 
@@ -144,11 +149,13 @@ def make_reduction(function: Callable[..., Any], urls: Sequence[str | os.PathLik
     """Plan a function's application whose results are combined to one value."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    return plan_application(function, sources, options, _default_grid(first, _spec(first, first.box.mag, options)), workers)
+    return plan_application(function, sources, options, _default_grid(first, _spec(first, first.box.mag, None, options)), workers)
 
 
-def _spec(first: Volume, mag: Mag, options: ApplyOptions) -> LevelSpec:
-    return LevelSpec(first.box.in_mag(mag), np.dtype(first.dtype if options.dtype is None else options.dtype), options.num_channels)
+def _spec(first: Volume, mag: Mag, target: str | os.PathLike[str] | None, options: ApplyOptions) -> LevelSpec:
+    """Return the level of the result, by default of the type in which the target stores that of the first source."""
+    default = first.dtype if target is None else format_of_target(target).stored_dtype(first.dtype)
+    return LevelSpec(first.box.in_mag(mag), np.dtype(default if options.dtype is None else options.dtype), options.num_channels)
 
 
 def _default_grid(first: Volume, spec: LevelSpec) -> BrickGrid:
@@ -168,7 +175,7 @@ def lay_out_apply(
     sources = open_sources(urls, options)
     first = sources.volumes[0]
     target_image = _request(target, options).target_image(sources.first)
-    spec = _spec(first, target_image.mag, options)
+    spec = _spec(first, target_image.mag, target, options)
     levels = target_image.new_levels([spec], options.stored, first, existing)
     optional_settings = {
         "halo": ",".join(map(str, options.halo)),

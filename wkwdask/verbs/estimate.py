@@ -445,8 +445,7 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
         sample = _sample_copy(source, plan, target, occupied)
         nbytes = target.expected_nbytes(shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio)
         seconds = 0.0 if copies else nbytes_in * sample.seconds_per_byte * _OVERHEAD  # copied chunks are not encoded, so the sample only estimates the size
-    source_notes = planned.notes if isinstance(planned, Import) else tuple(filter(None, [planned.placed_as]))
-    notes = (*source_notes, *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *_start_notes(staged))
+    notes = (*planned.remarks, *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *_start_notes(staged))
     seconds += _SECONDS_PER_TASK * job.num_tasks
     return ConvertedMag(
         staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, nbytes_in, _BASE_NBYTES + staged.task_nbytes, seconds, notes,
@@ -463,8 +462,9 @@ def _estimate_export(export: Export) -> ConvertedMag:
     nbytes = box.volume * source.num_channels * source.dtype.itemsize
     shape = (box.size[0], box.size[1], 1)
     return ConvertedMag(
-        export.target, box.size, box.size[2], shape, 0, 1 if export.is_file else box.size[2], nbytes, nbytes, _BASE_NBYTES, 0.0, source=source.name
-    )
+        export.target, box.size, box.size[2], shape, 0, 1 if export.is_file else box.size[2], nbytes, nbytes, _BASE_NBYTES, 0.0, export.remarks,
+        source=source.name,
+    )  # fmt: skip
 
 
 def _sample_copy(source: Any, plan: Any, target: Any, occupied: CellMap) -> _Sample:

@@ -29,6 +29,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.options import make_options
 from wkwdask.model.states import digest
+from wkwdask.model.voxel_type import common_dtype
 from wkwdask.plans.cells import count_cells
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
@@ -42,7 +43,7 @@ from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
 from wkwdask.verbs.region_job import SourceSpec, check_source
-from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token
+from wkwdask.verbs.sources import box_setting, cast_note, check_not_replaced, source_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -132,6 +133,11 @@ class Export(Work[Report]):
     def staged(self) -> str:
         """Path of the result before it is published."""
         return f"{self.root}/{basename(self.target)}"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Differences of the result from the mag, for the plan and the report."""
+        return tuple(filter(None, [cast_note(self.mag, self.form.dtype)]))
 
     @property
     def is_file(self) -> bool:
@@ -224,7 +230,7 @@ class Export(Work[Report]):
         box = self.form.box
         entry = MagReport(self.target, num_files, box.volume, nbytes, None, None, None)
         output = self.output()
-        note = "\n".join(filter(None, [note, "" if output is None else output.note]))
+        note = "\n".join(filter(None, [note, "" if output is None else output.note, *self.remarks]))
         return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
 
 
@@ -246,7 +252,7 @@ def lay_out_export(
     box = mag.box if part.box is None else part.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
         raise BoundsError(f"{mag.name}: nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', requested was {part.box}'}")
-    source = part.converted(mag)
+    source = (part if path.lower().endswith((".npy", ".zarr")) else part.stored_by(common_dtype, mag.dtype)).converted(mag)
     channels, dtype = range(mag.num_channels) if part.channels is None else part.channels, source.dtype
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
         raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr")

@@ -19,11 +19,13 @@ from wkwdask.store import files
 from wkwdask.store.paths import local_path
 from wkwdask.streams.converted import ConvertedVolume
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
-from wkwdask.verbs.sources import VolumeSelection, box_setting, cropped, stage_level, token_of
+from wkwdask.verbs.sources import VolumeSelection, box_setting, cast_note, cropped, stage_level, token_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
+
+    import numpy as np
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
@@ -104,6 +106,12 @@ class Import(Plan):
     warnings: tuple[Warning, ...] = ()
     """Notes on the target."""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes on the source and on differences of the mag from it, for the plan and the report."""
+        cast = cast_note(self.source.source, self.source.dtype) if isinstance(self.source, ConvertedVolume) else ""
+        return (*self.notes, *filter(None, [cast]))
+
     def job(self) -> ConvertJob:
         return ConvertJob(self.source, self.target, self.plan)
 
@@ -111,7 +119,7 @@ class Import(Plan):
         job = self.job()
         note = yield Phase(job, f"importing {self.source.name}")
         filled = (f"filled with zeros: {section}" for section in read_notes(_notes_folder(self.staged)))
-        return Outcome(job.tallies, "\n".join(filter(None, [note, *self.notes, *filled])))
+        return Outcome(job.tallies, "\n".join(filter(None, [note, *self.remarks, *filled])))
 
     def check_unchanged(self) -> None:
         """Raise an error if source files changed while they were read."""
@@ -136,10 +144,11 @@ def names_array_in_file(source: str) -> bool:
     return bool(colon) and file.lower().endswith(HDF5_SUFFIXES) and files.exists(local_path(file))
 
 
-def open_source(source: Any, options: SourceOptions, mag: Mag) -> OpenedImport:
-    """Open image or array files with the selected channels, type and box."""
+def open_source(source: Any, options: SourceOptions, mag: Mag, stored_dtype: Callable[[np.dtype[Any]], np.dtype[Any]]) -> OpenedImport:
+    """Open image or array files with the selected channels, type and box; ``stored_dtype`` returns the type in which the target stores voxels of a type."""
     plain = open_plain(source, PlainOptions(options.position, mag, options.axes, options.fill, options.allow_external))
-    return OpenedImport(cropped(options.part.converted(plain.volume), options.part.box, "the source"), plain, options.fill)
+    part = options.part.stored_by(stored_dtype, plain.volume.dtype)
+    return OpenedImport(cropped(part.converted(plain.volume), options.part.box, "the source"), plain, options.fill)
 
 
 def lay_out_import(target_image: TargetImage, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:

@@ -19,7 +19,7 @@ from wkwdask.formats.opening import SourceSelection, aligned_mags, default_metho
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
-from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
+from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.file_buffer import MEMORY_NBYTES
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.states import States, digest, grouped_digests
@@ -313,12 +313,14 @@ def factor_of(finer: Volume, target: TargetArray) -> Vec3:
 _SAME_LENGTH = 1e-3  # relative difference below which voxel lengths count as equal
 
 
-def check_method(method: str, *, ignore_zero: bool) -> str:
-    """Check a method and its options, and return it."""
+def check_method(method: str, source: Volume, *, ignore_zero: bool) -> str:
+    """Check a method and its options for a source, and return it."""
     if method not in METHODS:
         raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
         raise ValueError(f"ignore_zero requires method {', '.join(IGNORE_ZERO_METHODS)}, got {method}")
+    if source.dtype == np.bool_ and method != BOOL_METHOD:
+        raise ValueError(f"{source.name}: holds bool, whose coarser levels are made by the {BOOL_METHOD} alone, got method {method!r}")
     return method
 
 
@@ -433,7 +435,7 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
 
 def choose_method(image: Image, source: Volume, options: PyramidOptions) -> str:
     """Return the method that reduces a window to a voxel."""
-    return check_method(default_method(image, source) if options.method == "default" else options.method, ignore_zero=options.ignore_zero)
+    return check_method(default_method(image, source) if options.method == "default" else options.method, source, ignore_zero=options.ignore_zero)
 
 
 def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[Mag]:

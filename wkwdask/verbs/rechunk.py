@@ -24,7 +24,17 @@ from wkwdask.store.paths import is_below
 from wkwdask.store.records import read_provenance
 from wkwdask.verbs.compare import EqualJob
 from wkwdask.verbs.region_job import SpliceJob, UpsampleJob
-from wkwdask.verbs.sources import VolumeSelection, box_setting, check_not_replaced, cropped, occupancy_digest, source_fingerprint, stage_level, translated
+from wkwdask.verbs.sources import (
+    VolumeSelection,
+    box_setting,
+    cast_note,
+    check_not_replaced,
+    cropped,
+    occupancy_digest,
+    source_fingerprint,
+    stage_level,
+    translated,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -115,6 +125,11 @@ class Rechunk(Plan):
     """Description of the voxels around the box, see :class:`wkwdask.model.target_image.NewLevels`."""
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """Differences of the mag from its source, for the plan and the report."""
+        return tuple(filter(None, [self.placed_as, cast_note(self.stored, self.target.dtype)]))
+
+    @property
     def decodes(self) -> bool:
         """Whether chunks are decoded and encoded, instead of spliced."""
         return bool(self.why_decoded)
@@ -135,8 +150,7 @@ class Rechunk(Plan):
         report, notes = tally.report(folder), [note]
         if report.voxels and not report.files:
             notes.append(f"{folder} is all zero, as {self.volume.name} is")
-        if self.placed_as:
-            notes.append(self.placed_as)
+        notes += self.remarks
         if tally.outside and self.volume.box.size == self.stored.box.size:  # a part was not chosen, so nobody expects that voxels are left out
             found = "of those that were checked " if self.target.keeps_files else ""
             fate = "copied; strict_box=True leaves them out" if self.target.keeps_files else "left out"

@@ -17,13 +17,14 @@ from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.states import digest
 from wkwdask.model.target_image import Destination
+from wkwdask.model.voxel_type import common_dtype
 from wkwdask.plans.cells import SparseCells
 from wkwdask.runs.staged import finish_interrupted_publication, stage
 from wkwdask.store import files
 from wkwdask.streams.converted import converted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from wkwdask.formats.opening import SourceSelection
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -162,9 +163,20 @@ class VolumeSelection:
     value_range: tuple[float, float] | None = None
     """Values that become the lowest and the highest value of the type."""
 
+    def stored_by(self, stored_dtype: Callable[[np.dtype[Any]], np.dtype[Any]], dtype: np.dtype[Any]) -> VolumeSelection:
+        """Return the selection with the type in which a target stores voxels of a type, unless another one is selected."""
+        stored = stored_dtype(dtype)
+        return self if self.dtype is not None or stored == dtype else replace(self, dtype=stored.name)
+
     def converted(self, volume: Any) -> Any:
         """Return the selected channels as the selected type."""
         return converted(volume, self.channels, self.dtype, self.value_range)
+
+
+def cast_note(source: Volume, stored: np.dtype[Any]) -> str:
+    """Return a note on voxels that are stored in a wider type, because the format of the target lacks theirs; else an empty text."""
+    is_cast = source.dtype != stored == common_dtype(source.dtype)
+    return f"{source.name}: {source.dtype.name} is stored as {stored.name}, which the format of the target has" if is_cast else ""
 
 
 def where_box(name: str, where: BoundingBox | Sequence[Sequence[int]] | None, box: BoundingBox) -> BoundingBox | None:

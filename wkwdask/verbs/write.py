@@ -21,6 +21,7 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.model.target_array import InPlaceWrite
 from wkwdask.model.target_image import LevelSpec
+from wkwdask.model.voxel_type import common_dtype
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder, Publisher
@@ -249,5 +250,6 @@ def _check_fits(image: Image, volume: StoredArray, region: BoundingBox, content:
     if (not has_box and min(region.topleft) < 0) or (has_box and not volume.box.contains(region)):
         raise BoundsError(f"{volume.name}: the region {region} reaches outside the layer, whose box is {volume.box}")
     dtype = np.dtype(content.dtype)
-    if dtype.newbyteorder("=") != volume.dtype.newbyteorder("=") or content.shape[0] != volume.num_channels:
+    # a bool or half-float level also accepts the wider type in which other formats store its values
+    if dtype.newbyteorder("=") not in (volume.dtype, common_dtype(volume.dtype)) or content.shape[0] != volume.num_channels:
         raise TypeError(f"{volume.name}: holds {volume.num_channels} channels of {volume.dtype.name}, the array is {content.shape[0]} of {dtype.name}")

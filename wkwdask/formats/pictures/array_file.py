@@ -20,10 +20,11 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError, WkwDaskError
 from wkwdask.formats.axes import axes_of
-from wkwdask.formats.pictures.slices import check_plausible, file_stamp, stored_dtype
+from wkwdask.formats.pictures.slices import check_plausible, file_stamp
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import PlainVolume, RandomAccessVolume
+from wkwdask.model.voxel_type import common_dtype
 from wkwdask.store import files
 from wkwdask.store.files import file_states
 from wkwdask.store.lru import LruCache
@@ -256,7 +257,7 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return stored_dtype(self.ref.dtype)
+        return common_dtype(self.ref.dtype)
 
     @property
     def num_channels(self) -> int:

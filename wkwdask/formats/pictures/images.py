@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
-from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible, stored_dtype
+from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reason_of
+from wkwdask.model.voxel_type import common_dtype
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -108,5 +109,5 @@ def _read_image(path: str) -> npt.NDArray[Any]:
         else:
             image = _open_image(path, file)
             array = np.asarray(image)
-            array = array.astype("uint16" if deep else stored_dtype(array.dtype), copy=False)
+            array = array.astype("uint16" if deep else common_dtype(array.dtype), copy=False)
     return array[:, :, np.newaxis] if array.ndim == 2 else array

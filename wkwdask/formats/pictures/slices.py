@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from wkwdask.errors import CorruptError
 from wkwdask.store import files
@@ -61,13 +58,6 @@ class Slice:
     @property
     def name(self) -> str:
         return self.pages[0].name if self.pages else "a missing section"
-
-
-def stored_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the type of voxels for a stored type: native byte order, bool becomes uint8, float16 becomes float32."""
-    native = np.dtype(dtype).newbyteorder("=")
-    wider = {"bool": "uint8", "float16": "float32"}.get(native.name)
-    return native if wider is None else np.dtype(wider)
 
 
 def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:

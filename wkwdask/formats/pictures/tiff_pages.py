@@ -17,9 +17,10 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.axes import REMEDY
 from wkwdask.formats.pictures.array_file import check_axes
-from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible, stored_dtype
+from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible
 from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
+from wkwdask.model.voxel_type import common_dtype
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, join
 
@@ -300,7 +301,7 @@ def _page_slice(planes: tuple[_Plane, ...], path: str) -> Slice:
         return Slice(pages_in_files, problem=str(error))
     channels = sum(plane.page.keyframe.shaped[0] * plane.page.keyframe.shaped[4] for plane in planes)
     tile_shape = (width, 1) if _is_plain(frame) else _segment_shape(frame)
-    return Slice(pages_in_files, PixelFormat(width, height, channels, stored_dtype(frame.dtype).name), tile_shape)
+    return Slice(pages_in_files, PixelFormat(width, height, channels, common_dtype(frame.dtype).name), tile_shape)
 
 
 def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
@@ -358,7 +359,7 @@ def _read_rows(file: Any, frame: Any, columns: slice, rows: slice, data_offset: 
     if len(data) < nbytes:
         raise CorruptError(f"ends at byte {start + len(data)}, expected {nbytes - len(data)} more bytes")
     pixels = np.frombuffer(data, dtype).reshape(-1, width, samples)[:, columns]
-    return pixels.astype(stored_dtype(dtype), copy=False)
+    return pixels.astype(common_dtype(dtype), copy=False)
 
 
 def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
@@ -366,7 +367,7 @@ def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.ND
     tile_width, tile_height = _segment_shape(frame)
     across, down = -(-width // tile_width), -(-height // tile_height)
     touched = range(rows.start // tile_height, -(-rows.stop // tile_height)), range(columns.start // tile_width, -(-columns.stop // tile_width))
-    out = np.zeros((separate, rows.stop - rows.start, columns.stop - columns.start, samples), stored_dtype(frame.dtype))
+    out = np.zeros((separate, rows.stop - rows.start, columns.stop - columns.start, samples), common_dtype(frame.dtype))
     for plane, row, column in product(range(separate), *touched):
         index = (plane * down + row) * across + column
         start, nbytes = frame.dataoffsets[index], frame.databytecounts[index]

@@ -16,7 +16,6 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.identity import JsonIdentity, canonical_json, read_record_state
-from wkwdask.formats.pictures.slices import stored_dtype
 from wkwdask.formats.zarr.codec import ZarrChunks, ZarrCodec, parse_stages
 from wkwdask.formats.zarr.extensions import check_extensions
 from wkwdask.formats.zarr.shards import ZarrShards
@@ -144,7 +143,7 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
         codec.check_settings()
     fill = _parse_fill_value(document.get("fill_value"), np.dtype(codec.dtype))
     size, chunk, file = pick_cxyz(shape, axes), pick_cxyz(codec.chunk_shape, axes), pick_cxyz(outer, axes)
-    dtype = stored_dtype(codec.dtype)
+    dtype = np.dtype(codec.dtype).newbyteorder("=")
     grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
     identity = JsonIdentity(
         store, name, read_record_state(store, name) if store.is_local and not is_new else None, canonical_json(document, _IGNORED_KEYS), _IGNORED_KEYS

@@ -83,7 +83,7 @@ def generic_array_document(
         "data_type": dtype.name,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
         "chunk_key_encoding": {"name": naming, "configuration": {"separator": "/"}},
-        "fill_value": 0.0 if dtype.kind == "f" else 0,
+        "fill_value": dtype.type(0).item(),
         "codecs": codecs,
         "attributes": attributes,
     }

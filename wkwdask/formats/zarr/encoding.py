@@ -12,7 +12,7 @@ from wkwdask.formats.zarr.documents import array_document, raw_codecs, zarr_shap
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.model.codec import LZ4_BLOCK
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
+from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard, holds_power_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ class ArrayEncoding:
         return {
             "zarr_format": 2, "shape": lengths, "chunks": chunks,
             "dtype": self.dtype.newbyteorder("<").str, "compressor": compressor,
-            "fill_value": 0.0 if self.dtype.kind == "f" else 0, "order": "C", "filters": None, "dimension_separator": "/",
+            "fill_value": self.dtype.type(0).item(), "order": "C", "filters": None, "dimension_separator": "/",
         }  # fmt: skip
 
     def _settings(self, shuffle: str | int) -> dict[str, Any]:
@@ -86,7 +86,9 @@ def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions
         return options
     chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
     if shard_shape is None:
-        shard_shape = like.shard_shape if like.layout.is_sharded and chunk_shape == like.chunk_shape else like.layout.is_sharded
+        # tasks write a power of two of chunks, so a shard of, say, three chunks becomes one of the usual shape
+        keeps_shards = like.layout.is_sharded and chunk_shape == like.chunk_shape and holds_power_of_two(like.shard_shape, chunk_shape)
+        shard_shape = like.shard_shape if keeps_shards else like.layout.is_sharded
     completed = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
     kind, level = like.codec.compression
     if options.compression is not None or kind not in ("raw", *options.levels):
@@ -153,6 +155,6 @@ def describe(encoding: ArrayEncoding) -> str:
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
     native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
-    if native.kind not in "iuf" or native.itemsize > 8:
-        raise TypeError(f"an image holds integers or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
+    if native.kind not in "biuf" or native.itemsize > 8:
+        raise TypeError(f"an image holds bool, integers or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
     return native

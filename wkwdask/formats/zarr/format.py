@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import TransformationWarning
 from wkwdask.formats.array_images import resolved_images
@@ -27,6 +27,8 @@ from wkwdask.store.paths import dirname, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
     from wkwdask.model.image import Image, Level, ResolvedUrl
@@ -78,6 +80,9 @@ class ZarrFormat(ArrayFormat):
     def is_placed(self, url: Url) -> bool:
         """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that voxels have a position."""
         return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
+
+    def stored_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        return dtype.newbyteorder("=")
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         node = read_node(image.folder)

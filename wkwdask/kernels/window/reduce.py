@@ -8,6 +8,7 @@ Numeric rules:
 - The mode of a tie is the smallest value.
 - Nearest is the lowest voxel of the window inside the box.
 - NaN propagates in mean, median, min and max. The mode ignores it unless the window holds nothing else.
+- Half floats are reduced as float32, and each result is rounded once. Bool has the mode alone.
 - With ``ignore_zero``, these rules hold for the voxels that are not zero (-0.0 is zero, NaN is not). A window of zeros becomes zero.
 """
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 Method = Literal["mean", "median", "mode", "nearest", "min", "max"]
 METHODS: tuple[str, ...] = get_args(Method)
 IGNORE_ZERO_METHODS = ("mean", "median", "mode")
+BOOL_METHOD: Method = "mode"
+"""The only method for bool."""
 
 _Vec3 = tuple[int, int, int]
 
@@ -81,7 +84,16 @@ def reduce_windows(
         )
     if not (source.flags.f_contiguous and out.flags.f_contiguous):
         raise ValueError("source and out must be in Fortran order")
-    for part in _parts(source.shape, (fx, fy, fz), tuple(low or (0, 0, 0)), tuple(high or source.shape)):
+    if source.dtype == np.bool_:
+        source, out = source.view(np.uint8), out.view(np.uint8)
+    parts = _parts(source.shape, (fx, fy, fz), tuple(low or (0, 0, 0)), tuple(high or source.shape))
+    if source.dtype == np.float16:
+        wide = np.empty([n // f for n, f in zip(source.shape, (fx, fy, fz), strict=True)], np.float32, order="F")
+        reduce_windows(source.astype(np.float32), factor, method, wide, low, high, ignore_zero=ignore_zero)
+        for part in parts:
+            out[_window_slices(part, at)] = wide[_window_slices(part, (0, 0, 0))]
+        return
+    for part in parts:
         if (fx, fy, fz) == (1, 1, 1) or method == "nearest":
             out[_window_slices(part, at)] = source[tuple(_every_window(segment, segment.voxel) for segment in part)]
         elif method in ("min", "max"):
