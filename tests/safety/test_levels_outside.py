@@ -1,5 +1,6 @@
 """Documents and links that lead out of a volume: nothing outside is written, deleted, set aside or served, unless the call allows it."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -145,10 +146,10 @@ CELLS = [(kind, way) for kind in WRITERS for way in ("relative", "absolute", "li
 NEW = {"pyramid", "pyramid of two", "upsample", "save", "apply", "components", "dust", "remap", "renumber", "convert"}
 
 
-def tried(verb, kind, url, source, **more):
+def tried(verb, kind, url, source, *, verbs=VERBS, **more):
     """Return what a verb reports, or its error."""
     try:
-        return str(VERBS[verb](kind, url, source, **more))
+        return str(verbs[verb](kind, url, source, **more))
     except (WkwDaskError, ValueError) as error:
         return str(error)
 
@@ -220,6 +221,233 @@ def test_the_root_may_be_a_link(originals, tmp_path, kind, verb):
     else:
         assert contents(tmp_path / "A") != before, result
         assert "lies outside" not in result
+
+
+# ------------------------------------------------------------------------------------------------ documents that are links
+
+LEVEL_DOCUMENTS = {"wkw": "header.wkw", "ngff-0.4": ".zarray", "ngff-0.5": "zarr.json", "n5": "attributes.json"}
+OF_IMAGES = {
+    **VERBS,
+    "convert": lambda kind, url, source, **more: (
+        wkwdask.convert(f"{source}/wkw/color/1", url, existing="overwrite", **more) if kind == "n5" else VERBS["convert"](kind, url, source, **more)
+    ),
+}
+"""Verbs that reach the documents: N5 refuses a level that is inside another one before it looks at them."""
+LINKED = [*((kind, "image") for kind in WRITERS), *((kind, "level") for kind in LEVEL_DOCUMENTS)]
+
+
+def test_all_documents_are_known():
+    from wkwdask.formats.registry import formats
+    from wkwdask.formats.roots import DOCUMENTS
+
+    own = [each for each in formats() if type(each).__module__.startswith("wkwdask.")]
+    assert {name for each in own for name in (*each.documents, *each.image_files, each.level_record) if name} == set(DOCUMENTS)
+
+
+def _link(document, target):
+    document.unlink()
+    document.symlink_to(os.path.relpath(target, document.parent))
+
+
+@pytest.fixture
+def linked(request, originals, tmp_path):
+    """Two volumes: a document of B is a link to that of A, and one file of B is damaged unless the test says otherwise."""
+    kind, which = request.param
+    for name in "AB":
+        shutil.copytree(originals / kind, tmp_path / name)
+    name = DOCUMENTS[kind] if which == "image" else f"{LEVELS[kind]}/{LEVEL_DOCUMENTS[kind]}"
+    _link(tmp_path / "B" / name, tmp_path / "A" / name)
+    return kind, name, tmp_path / "A", tmp_path / "B"
+
+
+def _damage(volume, kind):
+    files = (path for path in (volume / LEVELS[kind]).rglob("*") if path.is_file() and path.name[0] != "." and path.name not in LEVEL_DOCUMENTS.values())
+    file = max(files, key=lambda path: path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("linked", LINKED, indirect=True, ids="-".join)
+def test_nothing_changes_through_a_linked_document(linked, originals, verb):
+    """The error names the link and where it leads."""
+    kind, name, outside, volume = linked
+    if (kind, verb, name) == ("n5", "convert", "s1/attributes.json"):
+        pytest.skip("writes s0, and s1 stays as it is")
+    _damage(volume, kind)
+    before = contents(outside), contents(volume)
+    result = tried(verb, kind, f"{WRITERS[kind][0]}{volume}", originals, verbs=OF_IMAGES)
+    assert (contents(outside), contents(volume)) == before
+    for text in (f"{volume}/{name}: this link leads out of the", f"to {outside}/{name}"):
+        assert text in result
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("linked", LINKED, indirect=True, ids="-".join)
+def test_a_linked_document_becomes_an_own_one_if_that_is_allowed(linked, originals, verb):
+    """Nothing that the other volume states becomes false; what was not damaged stays sound."""
+    kind, _, outside, volume = linked
+    if verb in ("repair", "quarantine", "salvage", "rebuild"):
+        _damage(volume, kind)
+    url, before, before_own = f"{WRITERS[kind][0]}{volume}", contents(outside), contents(volume)
+    result = tried(verb, kind, url, originals, verbs=OF_IMAGES, allow_external=True)
+    assert contents(outside) == before, result
+    assert contents(volume) != before_own or verb == "repair" or result.startswith("nothing to do"), result
+    assert "leads out of" not in result
+    assert wkwdask.verify(f"{WRITERS[kind][0]}{outside}").is_sound
+    if verb == "rm whole":
+        assert not volume.exists()
+    elif verb not in ("repair", "quarantine", "salvage"):
+        assert wkwdask.verify(url).is_sound
+    if volume.exists():
+        np.testing.assert_array_equal(wkwdask.read(url, mag="1").squeeze(), VOXELS)
+    assert not [*volume.rglob(".wkwdask-job*"), *outside.rglob("*-lock"), *volume.rglob("*-lock")]
+
+
+@pytest.mark.parametrize("linked", LINKED, indirect=True, ids="-".join)
+def test_linked_documents_are_read(linked):
+    kind, _, _, volume = linked
+    url = f"{WRITERS[kind][0]}{volume}"
+    assert wkwdask.verify(url).is_sound
+    np.testing.assert_array_equal(wkwdask.read(url, mag="1").squeeze(), VOXELS)
+
+
+@pytest.mark.parametrize("way", ["a link to a link", "through a folder", "dangling", "absolute"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_ways_of_a_link(originals, tmp_path, kind, way):
+    for name in "AB":
+        shutil.copytree(originals / kind, tmp_path / name)
+    outside, document = tmp_path / "A", tmp_path / "B" / DOCUMENTS[kind]
+    document.unlink()
+    if way == "a link to a link":
+        (tmp_path / "B" / "other").symlink_to(f"../A/{DOCUMENTS[kind]}")
+    elif way == "through a folder":
+        (tmp_path / "B" / "folder").symlink_to("../A")
+    target = {
+        "a link to a link": "other", "through a folder": f"folder/{DOCUMENTS[kind]}", "dangling": "../A/missing", "absolute": outside / DOCUMENTS[kind],
+    }[way]  # fmt: skip
+    document.symlink_to(target)
+    before = contents(outside), contents(tmp_path / "B")
+    for verb in ("pyramid", "rm", "rm whole", "region", "save", "update", "rechunk", "quarantine"):
+        result = tried(verb, kind, f"{WRITERS[kind][0]}{tmp_path}/B", originals)
+        assert (contents(outside), contents(tmp_path / "B")) == before, (verb, result)
+        assert "Error" not in result
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_new_image_does_not_begin_behind_a_link(originals, tmp_path, kind):
+    (tmp_path / "A").mkdir()
+    (tmp_path / "B").mkdir()
+    (tmp_path / "B" / DOCUMENTS[kind]).symlink_to("../A/new")
+    url = f"{WRITERS[kind][0]}{tmp_path}/B{'/color/1' if kind == 'wkw' else '/s0' if kind == 'n5' else ''}"
+    options = {"voxel_size": (8, 8, 8), **({} if kind == "n5" else {"category": "segmentation"})}
+    leads_out = f"B/{DOCUMENTS[kind]}: this link leads out of the .*, to {tmp_path}/A/new"
+    refused = {"ngff-0.5": "contains other files", "n5": "attributes.json: a symbolic link to a missing file"}
+    with pytest.raises(WkwDaskError, match=refused.get(kind, leads_out)):
+        wkwdask.save(VOXELS, url, **options)
+    assert not list((tmp_path / "A").iterdir())
+    if kind in refused:
+        return
+    wkwdask.save(VOXELS, url, **options, allow_external=True)
+    assert not list((tmp_path / "A").iterdir())
+    np.testing.assert_array_equal(wkwdask.read(url).squeeze(), VOXELS)
+
+
+@pytest.mark.parametrize("root_is_link", [False, True], ids=["folder", "link"])
+@pytest.mark.parametrize("verb", ["pyramid", "upsample", "rm", "region", "update", "rechunk", "quarantine"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_links_inside_of_the_root_are_kept(originals, tmp_path, kind, verb, root_is_link):
+    """Versioned metadata: the link stays, and the version that it names is changed."""
+    volume, _ = _copied(originals, kind, tmp_path / "B")
+    (volume / ".versions").mkdir()
+    for name in filter(None, (DOCUMENTS[kind], f"{LEVELS[kind]}/{LEVEL_DOCUMENTS[kind]}" if kind in LEVEL_DOCUMENTS else None)):
+        version = volume / ".versions" / name.replace("/", "-")
+        (volume / name).rename(version)
+        (volume / name).symlink_to(os.path.relpath(version, (volume / name).parent))
+    (tmp_path / "link").symlink_to("B")
+    if verb == "quarantine":
+        _damage(volume, kind)
+    url, before = f"{WRITERS[kind][0]}{tmp_path}/{'link' if root_is_link else 'B'}", contents(volume)
+    result = tried(verb, kind, url, originals)
+    if verb == "rm" and root_is_link:
+        assert "is a symbolic link; remove the link itself" in result
+        return
+    assert contents(volume) != before, result
+    assert "lead" not in result
+    assert (volume / DOCUMENTS[kind]).is_symlink()
+    assert ("16_16_16" in (volume / DOCUMENTS[kind]).read_text()) is (verb != "rm") or not kind.startswith("precomputed")
+    assert wkwdask.verify(url).is_sound
+
+
+def test_an_edit_of_a_level_does_not_change_the_document_of_another(originals, tmp_path):
+    """A linked document of a level becomes an own one, wherever the link leads, unless it stays in the folder of the level."""
+    volume, url = _copied(originals, "n5", tmp_path / "B")
+    wkwdask.rm(url, mags=["1"])
+    shutil.copyfile(volume / "s1" / "attributes.json", volume / "shared.json")
+    _link(volume / "s1" / "attributes.json", volume / "shared.json")
+    before = (volume / "shared.json").read_bytes()
+    wkwdask.save(VOXELS, f"{url}/s0", voxel_size=(8, 8, 8), chunk_shape=(8, 8, 8))
+    assert (volume / "shared.json").read_bytes() == before
+    assert wkwdask.verify(url).is_sound
+
+
+@pytest.mark.parametrize(
+    "edit_dataset",
+    [
+        lambda folder: wkwdask.open_dataset(folder).set_view_configuration({"zoom": 2}),
+        lambda folder: wkwdask.open_dataset(folder).rename_layer("color", "em"),
+        lambda folder: wkwdask.create_dataset(folder, (8, 8, 8), existing="keep"),
+        lambda folder: wkwdask.contrast(f"{folder}/color", write=True),
+    ],
+    ids=["view", "rename", "create", "statistics"],
+)
+def test_edits_of_a_dataset_stay_inside(originals, tmp_path, edit_dataset):
+    outside, _ = _copied(originals, "wkw", tmp_path / "A")
+    dataset, _ = _copied(originals, "wkw", tmp_path / "B")
+    _link(dataset / DOCUMENTS["wkw"], outside / DOCUMENTS["wkw"])
+    before = contents(outside), contents(dataset)
+    with pytest.raises(wkwdask.UnsupportedError, match=f"this link leads out of the dataset .*, to {outside}/{DOCUMENTS['wkw']}.*replace the link with a copy"):
+        edit_dataset(dataset)
+    assert (contents(outside), contents(dataset)) == before
+
+
+@pytest.mark.parametrize("verb", ["pyramid", "update", "region", "rm", "rechunk", "quarantine"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_records_that_are_links_are_not_written_through(originals, tmp_path, kind, verb):
+    """A record of files or of a job, a lock and its guard, the folder of a killed job."""
+    volume, url = _copied(originals, kind, tmp_path / "B")
+    outside = tmp_path / "A"
+    outside.mkdir()
+    level, above = volume / LEVELS[kind], (volume / LEVELS[kind]).parent
+    for path in level.rglob(".wkwdask*"):
+        shutil.copyfile(path, outside / f"level{path.name}")
+        _link(path, outside / f"level{path.name}")
+    for name in (f".{level.name}.wkwdask-lock", ".wkwdask-guard", ".wkwdask-job-0123456789abcdef"):
+        (outside / name).mkdir() if "job" in name else (outside / name).write_text("{}")
+        (above / name).symlink_to(outside / name)
+    if verb == "quarantine":
+        _damage(volume, kind)
+    before = contents(outside)
+    result = tried(verb, kind, url, originals)
+    assert contents(outside) == before, result
+
+
+def test_outputs_that_are_links_are_not_written_through(originals, tmp_path):
+    """A zip, a table, a manifest."""
+    (tmp_path / "A").mkdir()
+    for name in ("em.ozx", "table.csv", "manifest"):
+        (tmp_path / "A" / name).write_text("of somebody else")
+    before = contents(tmp_path / "A")
+    (tmp_path / "em.ozx").symlink_to("A/em.ozx")
+    (tmp_path / "table.csv").symlink_to("A/table.csv")
+    volume, url = _copied(originals, "precomputed", tmp_path / "B")
+    (volume / "wkwdask-manifest.txt").symlink_to("../A/manifest")
+    for existing in ("error", "overwrite"):
+        with contextlib.suppress(WkwDaskError, ValueError):
+            wkwdask.convert(url, tmp_path / "em.ozx", existing=existing)
+        assert contents(tmp_path / "A") == before
+    wkwdask.label_statistics(url, output=tmp_path / "table.csv")
+    wkwdask.write_manifest(volume)
+    assert contents(tmp_path / "A") == before
 
 
 # ------------------------------------------------------------------------------------------------ other ways

@@ -19,7 +19,7 @@ from wkwdask.model.target_array import InPlaceWrite, in_place_target
 from wkwdask.model.target_image import Destination, LevelCopy, LevelSpec
 from wkwdask.model.voxel_type import common_dtype, guess_category
 from wkwdask.store import files
-from wkwdask.store.locks import locked_file
+from wkwdask.store.locks import edited_file, locked_file
 from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
@@ -419,7 +419,7 @@ class ArrayFormat:
         for name in self.image_files if self.is_bare(folder) else ():
             path = f"{folder}/{name}"
             if files.lexists(path):
-                with locked_file(files.realpath(path), f"removal of {path}"):
+                with locked_file(edited_file(path), f"removal of {path}"):
                     if self.is_bare(folder):
                         files.unlink(path)
 

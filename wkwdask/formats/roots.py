@@ -7,7 +7,7 @@ The root itself, which the user named, may be a link.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import UnsupportedError
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Image, Level
 
 _READ_ONLY = "and is read-only through it; allow_external=True writes there, or name that folder directly"
+DOCUMENTS = ("datasource-properties.json", "header.wkw", "info", "provenance", "attributes.json", "zarr.json", ".zgroup", ".zattrs", ".zarray")
+"""Names of all files that describe images and levels."""
+OWN_COPY = "replace the link with a copy of that file"
+OWN_COPY_OR_EXTERNAL = f"{OWN_COPY}, or pass allow_external=True, which does so for documents that change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,25 @@ class Root:
             named = "" if stated is None else f" ({self.document} names it {stated!r})"
             raise UnsupportedError(f"{path}: lies outside the {self.noun} {self.folder}, at {real}{named}, {advice}")
 
+    def linked_document(self, folder: str) -> str | None:
+        """Return the first document in a folder, or above it inside the root, that is a link out of the root; None if there is none."""
+        if self.folder is None or is_remote(folder):
+            return None
+        names = folder[len(self.folder) :].strip("/").split("/") if is_below(folder, self.folder) else []
+        above = list(itertools.accumulate(filter(None, names), join, initial=self.folder))
+        paths = (f"{each}/{name}" for each in dict.fromkeys((*above, folder)) for name in DOCUMENTS)
+        return next((path for path in paths if files.islink(path) and self.outside(path) is not None), None)
+
+    def check_documents(self, folder: str, advice: str = OWN_COPY_OR_EXTERNAL) -> None:
+        """Raise UnsupportedError if a document in a folder, or above it inside the root, is a link out of the root, unless that is allowed."""
+        path = None if self.allow_external else self.linked_document(folder)
+        if path is not None:
+            raise UnsupportedError(f"{path}: {self.describe_document(path)}; {advice}")
+
+    def describe_document(self, path: str) -> str:
+        """Describe a document that is a link out of the root, for errors."""
+        return f"this link leads out of the {self.noun} {self.folder}, to {files.realpath(path)}, which describes other files"
+
     def real(self, path: str) -> str:
         """Return the folder in which files of a level are changed: the target of links that lead outside, or else the folder itself."""
         return self.outside(path) or path
@@ -54,6 +77,7 @@ class Root:
         if path == self.folder:
             raise UnsupportedError(f"{self.document}: names the level {name!r}, which is the folder of the {self.noun} itself and is not replaced")
         self.check(path, name)
+        self.check_documents(path)
         real = files.realpath(path)
         for other in others:
             folder = files.realpath(stated_path(str(self.folder), other))
@@ -116,10 +140,16 @@ def root_of(image: Image) -> Root:
 
 
 def checked_folder(image: Image, folder: str, advice: str = _READ_ONLY) -> str:
-    """Return the folder in which files of a level are changed; raises UnsupportedError if it lies outside of the root and may belong to somebody else."""
+    """Return the folder in which files of a level are changed.
+
+    Raises UnsupportedError if it, or a document that describes it, lies outside of the root and may belong to somebody else.
+    """
     root = root_of(image)
     if root.outside(folder) is not None:
         root.check(folder, next((level.stated for level in image.levels if level.folder == folder), None), advice)
+    with_folder = root if root.folder is not None else replace(root, folder=image.folder, noun="layer")  # a level alone has documents, too
+    for each in (image.folder, folder):
+        with_folder.check_documents(each)
     return root.real(folder)
 
 

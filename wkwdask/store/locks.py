@@ -25,7 +25,7 @@ from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.new_files import create_whole, publish_bytes
-from wkwdask.store.paths import basename, dirname, split
+from wkwdask.store.paths import basename, dirname, is_below, join, split
 from wkwdask.store.slurm import SlurmJob
 
 if TYPE_CHECKING:
@@ -429,12 +429,23 @@ def read_object(path: str) -> dict[str, Any] | None:
         return None
 
 
+def edited_file(path: str) -> str:
+    """Return the file that an edit of a document replaces, and by which it is locked.
+
+    A link that stays in the folder of the document, as versioned metadata have it, is kept, and its target is replaced. A link to a document elsewhere is
+    replaced itself: that one describes other files.
+    """
+    real = files.realpath(path)
+    folder = files.realpath(dirname(path))
+    return real if is_below(real, folder) else join(folder, basename(path))
+
+
 def update_json(
     path: str, read: Callable[[], dict[str, Any] | None], change: Callable[[dict[str, Any]], dict[str, Any]], format_document: Callable[[dict[str, Any]], str],
     new: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Edit a JSON file atomically; no process that honours the lock overwrites the edit of another one."""
-    real = files.realpath(path)  # a rename onto a symbolic link would replace the link, and all paths to one file must use one lock
+    real = edited_file(path)
     with locked_file(real, f"change of {real}"):
         files.remove_temporaries(*split(real))  # their writers held this lock, so they have ended
         current = read()

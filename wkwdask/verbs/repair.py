@@ -29,6 +29,7 @@ from wkwdask.formats.repair import (
     summarize_faults,
     without_notes,
 )  # fmt: skip
+from wkwdask.formats.roots import OWN_COPY_OR_EXTERNAL
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
@@ -213,6 +214,10 @@ class Repair:
 
     def plan(self) -> None:
         """Choose an action, or the reason for none, for every fault."""
+        document = None if self._options.allow_external or self.scope.root.folder is None else self.scope.root.linked_document(self.scope.root.folder)
+        if document is not None:  # all of the image depends on it
+            self.left = [Unrepaired(fault, self._advice_on(document)) for fault in self._faults]
+            return
         handled: set[str] = set()
         # Finest mag first: a file of a coarser mag is rebuilt only if its sources are intact by then.
         for layer in self.scope.layers:
@@ -229,9 +234,13 @@ class Repair:
 
     def _plan_mag(self, layer: LayerScope, scope: LevelScope, handled: set[str]) -> LevelPlan:
         plan = LevelPlan(scope)
-        if self._is_external(scope.folder):
+        document = None if self._options.allow_external else self.scope.root.linked_document(scope.folder)
+        if document is not None or self._is_external(scope.folder):
             for faults in (faults for path, faults in self._by_path.items() if is_below(path, scope.folder)):
-                self._leave_external(scope.folder, faults, scope.stated)
+                if document is not None:
+                    self.left += [Unrepaired(fault, self._advice_on(document)) for fault in faults]
+                else:
+                    self._leave_external(scope.folder, faults, scope.stated)
             return plan
         self._plan_document(plan, handled)
         if plan.document is None and not _is_described(scope, self._by_path):
@@ -259,6 +268,9 @@ class Repair:
         root, named = self.scope.root, "" if stated is None else f" ({self.scope.root.document} names it {stated!r})"
         advice = f"it lies outside the {root.noun} {root.folder}, at {files.realpath(folder)}{named}: allow_external=True repairs it there"
         self.left += [Unrepaired(fault, advice) for fault in faults]
+
+    def _advice_on(self, document: str) -> str:
+        return f"{document}: {self.scope.root.describe_document(document)}: {OWN_COPY_OR_EXTERNAL}"
 
     def _plan_document(self, plan: LevelPlan, handled: set[str]) -> None:
         path = plan.scope.document

@@ -29,7 +29,7 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import finest_first, is_number, lengths_in, ratio_of, scale_lengths
 from wkwdask.store import files
-from wkwdask.store.locks import lock_holder, update_json
+from wkwdask.store.locks import edited_file, lock_holder, update_json
 from wkwdask.store.paths import dirname
 from wkwdask.store.store import FolderStore
 
@@ -273,7 +273,7 @@ class N5Edit(MetadataEdit):
 
     def check_writable(self) -> None:
         for folder in filter(None, (self.root, self.group)):
-            changed = dirname(files.realpath(f"{folder}/{FILE_NAME}"))
+            changed = dirname(edited_file(f"{folder}/{FILE_NAME}"))
             if files.isdir(changed) and not files.is_writable(changed):
                 raise PermissionError(errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed)
 

@@ -64,6 +64,8 @@ class N5Target(TargetFolder):
         mags = [spec.box.mag for spec in specs]
         names = self._names_in_setup(mags) if self._setup is not None and self.levels else self._names_with(mags)
         folders = tuple(self._level_folder(names[mag]) for mag in mags) if names else (self.folder,)
+        for folder in folders:
+            replace(self._root, folder=self.root).check_documents(folder)
         new_names = [names[mag] for mag in mags] if names else [basename(self.folder)]
         base = self._base(new_names)
         geometries = [replace(base, mag=self._relative_mag(mag), offset=spec.box.topleft) for mag, spec in zip(mags, specs, strict=True)]
@@ -122,6 +124,7 @@ class N5Target(TargetFolder):
         transforms = {name: level.transform for name, level in self.stored}
         for mag, (name, offset) in self.levels.items():
             self._root.check(f"{self.folder}/{name}", name)
+            self._root.check_documents(f"{self.folder}/{name}")
             before = LevelGeometry(Mag.parse(finest.step_to(mag)), offset, None if size is None else lengths_in(finest, size))
             after, transform = replace(base, mag=mag, offset=offset), transforms.get(name)
             if transform is not None and not any(transform.is_close(geometry.placement) for geometry in (before, after)):

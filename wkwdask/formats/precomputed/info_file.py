@@ -11,7 +11,7 @@ from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, parse_info, with_scales, without_scales
 from wkwdask.model.json_text import format_json
 from wkwdask.store import files
-from wkwdask.store.locks import locked_file, remove_dead_lock, update_json
+from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock, update_json
 from wkwdask.store.lru import LruCache
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import dirname
@@ -93,7 +93,7 @@ class InfoEdit(MetadataEdit):
                 publish_bytes(path, format_json(self.provenance).encode())
 
     def check_writable(self) -> None:
-        changed = dirname(files.realpath(f"{self.folder}/{FILE_NAME}"))
+        changed = dirname(edited_file(f"{self.folder}/{FILE_NAME}"))
         if files.isdir(changed) and not files.is_writable(changed):
             raise PermissionError(errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed)
 

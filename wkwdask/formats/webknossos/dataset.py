@@ -18,6 +18,7 @@ from wkwdask.formats.array_images import array_image, array_level
 from wkwdask.formats.axes import axes_of
 from wkwdask.formats.n5.attributes import is_whole_number
 from wkwdask.formats.n5.layer import open_n5_volume
+from wkwdask.formats.roots import OWN_COPY, Root
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import HEADER_NAME
@@ -27,7 +28,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
-from wkwdask.store.locks import update_json
+from wkwdask.store.locks import edited_file, update_json
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path, stated_path
 
 if TYPE_CHECKING:
@@ -52,14 +53,19 @@ def read_datasource(folder: str) -> DataSource | None:
     return parse_datasource(raw, path)
 
 
-def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
+def update_datasource(
+    folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None, *, allow_external: bool = False
+) -> None:  # fmt: skip
     """Apply a change to the ``datasource-properties.json`` of a folder, atomically and under a lock; ``new`` is the document if there is no file yet.
 
-    Other software ignores the lock: a change that it makes in the milliseconds between read and write is lost.
+    Other software ignores the lock: a change that it makes in the milliseconds between read and write is lost. ``allow_external`` is for jobs, which check
+    before they begin whether the JSON is a link to that of another dataset; all other changes of such a link raise UnsupportedError.
     """
-    path = files.realpath(f"{local_path(folder)}/{FILE_NAME}")  # versioned metadata are symbolic links, which are kept
+    path = edited_file(f"{local_path(folder)}/{FILE_NAME}")
     if not files.isdir(dirname(path)):
         raise MissingError(f"{path}: no such folder")
+    if not allow_external:
+        check_own_datasource(folder)
     check_datasource_writable(folder)
     update_json(f"{folder}/{FILE_NAME}", lambda: _document(folder), change, format_datasource, new)
 
@@ -69,9 +75,14 @@ def _document(folder: str) -> dict[str, Any] | None:
     return None if datasource is None else datasource.document
 
 
+def check_own_datasource(folder: str) -> None:
+    """Raise UnsupportedError if the ``datasource-properties.json`` of a folder is a link to that of another dataset."""
+    Root(local_path(folder), noun="dataset").check_documents(local_path(folder), OWN_COPY)
+
+
 def check_datasource_writable(folder: str) -> None:
     """Raise PermissionError if the ``datasource-properties.json`` of a folder, or the target of its link, cannot be replaced."""
-    changed = dirname(files.realpath(f"{folder}/{FILE_NAME}"))
+    changed = dirname(edited_file(f"{folder}/{FILE_NAME}"))
     if files.isdir(changed) and not files.is_writable(changed):
         raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
 
@@ -221,7 +232,7 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
 def dataset_above(layer_folder: str) -> str | None:
     """Return the parent folder of a layer if it has a JSON, even one that does not list the layer."""
     folder = dirname(layer_folder)
-    return folder if files.isfile(f"{folder}/{FILE_NAME}") else None
+    return folder if files.lexists(f"{folder}/{FILE_NAME}") else None  # a dangling link states a dataset, too
 
 
 def with_external(layer: Image) -> Image:

@@ -34,7 +34,7 @@ from wkwdask.formats.wkw.remote import open_in
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.target_image import Destination, LevelCopy
 from wkwdask.store import files
-from wkwdask.store.locks import locked_file
+from wkwdask.store.locks import edited_file, locked_file
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class WebknossosFormat(ArrayFormat):
     options = WkwOptions
     edits = (LayerEdit, MagRemoval)
     image_files = (FILE_NAME,)
+    level_record = HEADER_NAME
     unlisting = "wkwdask dataset remove-layer removes the layer from the JSON and keeps its files"
 
     def recognise(self, path: str) -> bool:
@@ -180,7 +181,7 @@ class WebknossosFormat(ArrayFormat):
         return is_mag(folder)
 
     def record_of(self, folder: str) -> str | None:
-        path = f"{folder}/{HEADER_NAME}"
+        path = f"{folder}/{self.level_record}"
         return path if files.exists(path) else None
 
     def why_not_replaceable(self, folder: str) -> str:
@@ -228,7 +229,7 @@ class WebknossosFormat(ArrayFormat):
         path = f"{folder}/{FILE_NAME}"
         if not files.exists(path) or not self.is_bare(folder):
             return
-        with locked_file(files.realpath(path), f"rm of {folder}"):
+        with locked_file(edited_file(path), f"rm of {folder}"):
             datasource = read_datasource(folder)
             if datasource is not None and not datasource.document.get("dataLayers"):
                 files.unlink(path)

@@ -25,7 +25,7 @@ from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store import files
-from wkwdask.store.locks import locked_file, read_object
+from wkwdask.store.locks import edited_file, locked_file, read_object
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, relpath
 
@@ -186,9 +186,9 @@ class JsonRepair(DocumentRepair):
         if dataset is None:
             return
         if self._new is not None:
-            with locked_file(files.realpath(self._scope.json_path), "repair"):
+            with locked_file(edited_file(self._scope.json_path), "repair"):
                 if files.lexists(self._scope.json_path):
                     quarantine(self._scope.json_path, f"{dataset}/.", basename(self._scope.json_path), "cannot be read")
                 publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
         if self._changes:
-            update_datasource(dataset, lambda document: reduce(lambda changed, change: change(changed), self._changes, document))
+            update_datasource(dataset, lambda document: reduce(lambda changed, change: change(changed), self._changes, document), allow_external=True)

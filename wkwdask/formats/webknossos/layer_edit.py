@@ -58,7 +58,7 @@ class LayerEdit(MetadataEdit):
             return self._with_largest(with_mags(document, self.layer, self.mags))
 
         new = None if self.voxel_size_nm is None else new_document(basename(self.dataset_folder), self.voxel_size_nm)
-        update_datasource(self.dataset_folder, change, new)
+        update_datasource(self.dataset_folder, change, new, allow_external=True)
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LayerEdit:
         return replace(self, maxima=maxima, is_new_content=is_new_content)
@@ -141,7 +141,10 @@ class LargestIdEdit(MetadataEdit):
         source = read_datasource(self.dataset_folder)
         before = None if source is None or source.layer(self.layer) is None else self._stated(source.document)
         if before is not None and before < self.value:
-            update_datasource(self.dataset_folder, lambda document: with_largest_id(document, self.layer, max(self.value, self._stated(document) or 0)))
+            update_datasource(self.dataset_folder, self._with_largest, allow_external=True)
+
+    def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
+        return with_largest_id(document, self.layer, max(self.value, self._stated(document) or 0))
 
     def _stated(self, document: dict[str, Any]) -> int | None:
         return largest_segment_id(layer_entry(document, self.layer))
@@ -159,7 +162,7 @@ class MagRemoval(MetadataEdit):
     mags: tuple[Mag, ...]
 
     def apply(self) -> None:
-        update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags, keep_layer=False))
+        update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags, keep_layer=False), allow_external=True)
 
     def check_writable(self) -> None:
         check_datasource_writable(self.dataset_folder)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.replaceable import is_occupied
 from wkwdask.formats.roots import checked_folder, root_of
-from wkwdask.formats.webknossos.dataset import layer_in, listed_layer, mag_from_name, make_layer, read_datasource, with_external
+from wkwdask.formats.webknossos.dataset import check_own_datasource, layer_in, listed_layer, mag_from_name, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_metadata import type_text
@@ -268,6 +268,8 @@ def mag_target(destination: Destination) -> MagTarget:
         return MagTarget(checked_folder(layer, folder), MAG_1, layer, destination)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
+        if not allow_external:
+            check_own_datasource(dataset_folder)  # a link to a missing file
         return MagTarget(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), destination)
     layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
     if layer.container.data_format != "wkw":

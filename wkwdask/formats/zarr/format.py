@@ -138,11 +138,11 @@ class ZarrFormat(ArrayFormat):
 
 
 def _stray_in(folder: str) -> str:
-    """Return the path of a file or link in a folder that is no part of an array, or an empty text."""
+    """Return the path of a file or link in a folder that is no part of an array, or an empty text; where documents lead is checked elsewhere."""
     with files.scandir(folder) as entries:
         for entry in entries:
             is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or IGNORED_NAMES.fullmatch(entry.name)
-            if not is_ours or entry.is_symlink():
+            if not is_ours or (entry.is_symlink() and entry.name not in ZarrFormat.image_files and entry.name not in ZarrFormat.documents):
                 return entry.path
     return ""
 

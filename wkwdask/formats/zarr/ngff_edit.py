@@ -27,7 +27,7 @@ from wkwdask.formats.zarr.ngff import (
 )
 from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
-from wkwdask.store.locks import lock_path, read_object, update_json
+from wkwdask.store.locks import edited_file, lock_path, read_object, update_json
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, split
 
@@ -105,7 +105,7 @@ def drop_consolidated(folder: str) -> None:
     """Remove the consolidated metadata of a group and of the groups above it: they describe arrays that are about to change, and readers believe them."""
     for group in _groups_from(folder):
         path, listing = f"{group}/{FILE_NAME}", f"{group}/{_CONSOLIDATED}"
-        has_lock = files.isfile(path) and files.lexists(lock_path(files.realpath(path)))  # of an edit that was killed
+        has_lock = files.isfile(path) and files.lexists(lock_path(edited_file(path)))  # of an edit that was killed
         if has_lock or _has_consolidated(group):
             update_json(path, partial(_read, path), partial(_without_consolidated, path), format_document)
         if files.lexists(listing):

@@ -116,6 +116,8 @@ class NgffTarget(TargetFolder):
         self._check_unlisted(paths)
         self._check_label(first, edit, is_label=is_label)
         root = self._root(version)
+        if basename(dirname(self.folder)) == LABELS:
+            replace(root, folder=dirname(dirname(self.folder))).check_documents(self.folder)
         folders = tuple(root.level_folder(path, [entry["path"] for entry in self._entries if entry["path"] not in paths]) for path in paths)
         names = None if entry is not None or self.image is None else [axis.get("name") for axis in shared.named]
         placed = list(zip(specs, encodings, extents, strict=True))

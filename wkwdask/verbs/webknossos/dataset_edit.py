@@ -10,7 +10,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.dataset import make_layer, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import check_own_datasource, make_layer, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     is_folder_name,
@@ -92,6 +92,7 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
     The same call completes an interrupted rename.
     """
     datasource = datasource_of(dataset)
+    check_own_datasource(dataset)
     old_path, new_path = f"{dataset}/{old}", f"{dataset}/{new}"
     is_renamed = is_folder_name(old) and datasource.layer(old) is None and datasource.layer(new) is not None
     if is_renamed and (_leads_to(new_path, old) or _leads_to(old_path, old)):
