@@ -196,6 +196,37 @@ def test_what_is_allowed_happens_there(volumes, originals, verb):
     assert not [*volume.rglob(".wkwdask-job*"), *outside.rglob(".wkwdask-job*"), *outside.rglob("*-lock")]
 
 
+@pytest.mark.parametrize("volumes", [cell for cell in CELLS if cell[1] == "link"], indirect=True, ids="-".join)
+def test_an_interrupted_removal_outside_is_completed(volumes, monkeypatch):
+    """The same call finds the job beside the level to which the link leads."""
+    kind, _, outside, volume = volumes
+    url = f"{WRITERS[kind][0]}{volume}"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wkwdask.verbs.remove.RemovalWork._delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            wkwdask.rm(url, mags=["2"], allow_external=True)
+    assert list(outside.rglob(".wkwdask-job*"))
+    wkwdask.rm(url, mags=["2"], allow_external=True)
+    assert not [*outside.rglob(".wkwdask-job*"), *volume.rglob(".wkwdask-job*"), *outside.rglob("*-lock")]
+    assert not (outside / LEVELS[kind]).exists()
+    assert not os.path.lexists(volume / LEVELS[kind])
+    assert wkwdask.verify(url).is_sound
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_mags_are_removed_through_a_root_that_is_a_link(originals, tmp_path, kind):
+    shutil.copytree(originals / kind, tmp_path / "A")
+    (tmp_path / "link").symlink_to(tmp_path / "A")
+    wkwdask.rm(f"{WRITERS[kind][0]}{tmp_path}/link", mags=["2"], allow_external=True)
+    assert not (tmp_path / "A" / LEVELS[kind]).exists()
+    assert (tmp_path / "link").is_symlink()
+    assert wkwdask.verify(f"{WRITERS[kind][0]}{tmp_path}/A").is_sound
+
+
 @pytest.mark.parametrize("volumes", READABLE, indirect=True, ids="-".join)
 def test_levels_outside_are_read(volumes, originals):
     kind, _, outside, volume = volumes

@@ -25,7 +25,7 @@ from wkwdask.store.paths import basename, dirname, is_below, is_remote, join, lo
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Generator, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
     from wkwdask.formats.format import ArrayFormat, MetadataEdit
     from wkwdask.geometry.mag import Mag
@@ -142,9 +142,7 @@ class Removal:
         if self.is_whole:
             discard_dead_jobs(self.parent)
             remove_if_empty(self.parent)
-        for link in (*self.links, self.image.folder):
-            if files.islink(link) and not files.exists(link):
-                files.unlink(link)
+        unlink_dangling((*self.links, self.image.folder))
 
     def count(self) -> tuple[int, int]:
         """Return the number of files of the levels and their bytes."""
@@ -165,6 +163,8 @@ class Removals:
     """Job folders of killed removals, which are deleted first."""
     whole: str | None
     """Folder of the dataset or image, if all of it is removed."""
+    links: tuple[str, ...] = ()
+    """Links to levels that killed removals removed."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -172,6 +172,7 @@ class Removals:
 
     def clear(self) -> None:
         """Remove the selected folder and its metadata, which list no level any more, if the folder contains nothing else."""
+        unlink_dangling(self.links)
         for root in self.roots:
             remove_if_empty(dirname(root))
         if self.whole is not None:
@@ -218,6 +219,12 @@ class RemovalWork(Work[tuple[int, int]]):
         self._nbytes += job.nbytes
 
 
+def unlink_dangling(links: Iterable[str]) -> None:
+    for link in links:
+        if files.islink(link) and not files.exists(link):
+            files.unlink(link)
+
+
 def remove_if_empty(folder: str) -> None:
     with contextlib.suppress(OSError):
         if not files.islink(folder):
@@ -235,9 +242,16 @@ def lay_out_removals(
     path = local_path(location)
     if files.islink(path) and not allow_external:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
-    unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _job_parents(its_format, path)]
+    if files.islink(path) and mags is not None and its_format is not default_format():
+        path = files.realpath(path)
+        url = f"{its_format.name}://{path}"
+    links = _links_to_levels(path) if allow_external else {}
+    parents = [*_job_parents(its_format, path), *map(dirname, links.values())]
+    unfinished = [] if dry_run else [_unfinished(folder, path, allow_external=allow_external) for folder in dict.fromkeys(parents)]
     interrupted = [removal for removals in unfinished for removal in removals]
     job_roots = tuple(removal.root for removal in interrupted if removal.root is not None)
+    removed = {files.realpath(target) for removal in interrupted for target in removal.targets}
+    dangling = tuple(link for link, target in links.items() if target in removed)
     is_all = layers is None and mags is None
     try:
         resolved = its_format.find_removable(url, allow_external=allow_external)
@@ -246,7 +260,7 @@ def lay_out_removals(
         real = join(files.realpath(dirname(path)), basename(path))
         if not any(is_below(folder, outer) for removal in interrupted for folder in removal.targets for outer in (path, real)):
             raise
-        return Removals(its_format, (), (), job_roots, path if is_all else None)
+        return Removals(its_format, (), (), job_roots, path if is_all else None, dangling)
     is_level = resolved.mag is not None or any(image.key is not None for image in resolved.layers)
     holds_images = not is_level and all(image.folder != path for image in resolved.layers)
     request = None if mags is None else tuple(map(str, mags))
@@ -260,7 +274,7 @@ def lay_out_removals(
             staged += (replace(removal, request=request) for removal in _stage(its_format, resolved, image, rest))
     left = [] if mags is not None or is_level else list(_remaining_paths(its_format, path, staged, holds_images=holds_images and layers is None))
     whole = path if is_all and not is_level and (holds_images or not staged) else None
-    return Removals(its_format, tuple(staged), tuple(left), job_roots, whole)
+    return Removals(its_format, tuple(staged), tuple(left), job_roots, whole, dangling)
 
 
 def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
@@ -272,6 +286,18 @@ def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
         inside = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
         folders += [folder for folder in inside if its_format.record_of(folder) is None or not its_format.is_level_folder(folder)]
     return folders
+
+
+def _links_to_levels(path: str) -> dict[str, str]:
+    """Return the links in a folder and its folders, with their targets: jobs on levels work beside these, and links to levels that they remove dangle."""
+    folders = [path]
+    with contextlib.suppress(OSError), files.scandir(path) as entries:
+        folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
+    links: list[str] = []
+    for folder in folders:
+        with contextlib.suppress(OSError), files.scandir(folder) as entries:
+            links += [entry.path for entry in entries if entry.is_symlink()]
+    return {link: files.realpath(link) for link in links}
 
 
 def _not_removed(its_format: ArrayFormat, image: Image, mags: Sequence[Mag], interrupted: Sequence[InterruptedRemoval]) -> list[Mag]:
@@ -288,12 +314,12 @@ def _not_removed(its_format: ArrayFormat, image: Image, mags: Sequence[Mag], int
     return rest
 
 
-def _unfinished(folder: str, *, allow_external: bool) -> list[InterruptedRemoval]:
-    """Find unfinished removals in a folder. A folder that is only linked from a dataset belongs to another dataset."""
+def _unfinished(folder: str, path: str, *, allow_external: bool) -> list[InterruptedRemoval]:
+    """Find unfinished removals in a folder; those of levels of another dataset are completed only with ``allow_external``."""
     dataset = dataset_around(folder)
-    if external_location(dataset, folder) is None:
-        return find_removals(folder)
-    return find_removals(folder, [dataset]) if allow_external else []
+    if allow_external:
+        return find_removals(folder, [dataset, dataset_around(path), path])
+    return find_removals(folder) if external_location(dataset, folder) is None else []
 
 
 def _selected_images(its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None, *, is_repeated: bool) -> list[Image]:
