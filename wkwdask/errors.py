@@ -92,4 +92,4 @@ class TransformationWarning(UserWarning):
 
 
 class MetadataWarning(UserWarning):
-    """A copy does not have all metadata of its source."""
+    """A copy does not have all metadata of its source, or a file states values whose unit is unknown."""

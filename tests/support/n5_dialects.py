@@ -54,7 +54,39 @@ def version_alone(group):
     write_attributes(group.parent, n5="2.5.1")
 
 
+def write_xml(container, unit="nm", size=(4, 4, 8), setup=0):
+    """Write the XML of BigStitcher beside a container (SpimData 0.2)."""
+    container.parent.mkdir(parents=True, exist_ok=True)
+    container.with_suffix(".xml").write_text(
+        f"""<?xml version="1.0" encoding="UTF-8"?>
+<SpimData version="0.2">
+  <BasePath type="relative">.</BasePath>
+  <SequenceDescription>
+    <ImageLoader format="bdv.n5" version="1.0">
+      <n5 type="relative">{container.name}</n5>
+    </ImageLoader>
+    <ViewSetups>
+      <ViewSetup>
+        <id>{setup}</id>
+        <name>tile 0</name>
+        <size>48 40 24</size>
+        <voxelSize>
+          <unit>{unit}</unit>
+          <size>{" ".join(map(str, size))}</size>
+        </voxelSize>
+        <attributes><illumination>0</illumination><channel>0</channel><tile>0</tile><angle>0</angle></attributes>
+      </ViewSetup>
+    </ViewSetups>
+    <Timepoints type="pattern"><integerpattern>0</integerpattern></Timepoints>
+  </SequenceDescription>
+</SpimData>
+""",
+        encoding="utf-8",
+    )
+
+
 def bigdataviewer(group):
+    write_xml(group.parents[1])
     write_levels(group, factors_of)
     write_attributes(group.parent, downsamplingFactors=FACTORS, dataType="uint8", n5="2.5.1")
     write_attributes(group, resolution=[4, 4, 8], saved_completely=True, multiScale=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support.n5_dialects import write_xml
 from verbs.cases import Case, draw_of_size, largest_of_windows, rounded_down, step_of
 from verbs.forms import VOXEL_SIZE, Form
 
@@ -260,6 +261,11 @@ def _attributes_of_big_data_viewer(levels: list[Stored]) -> dict[str, dict[str, 
     }
 
 
+def _big_data_viewer(folder: Path, levels: list[Stored]) -> None:
+    _n5("s{}", _attributes_of_big_data_viewer)(folder, levels)
+    write_xml(folder.parents[1], "nm", VOXEL_SIZE)
+
+
 def _attributes_of_datasets(levels: list[Stored]) -> dict[str, dict[str, Any]]:
     """tensorstore and Neuroglancer: the voxel size of each dataset."""
     return {f"s{number}": {"axes": ["x", "y", "z"], "resolution": level.lengths, "units": ["nm"] * 3} for number, level in enumerate(levels)}
@@ -364,13 +370,13 @@ FOREIGN = (
     _form("n5-bare", _GROUP, _n5("s{}", lambda _: {}), **_N5, states_voxel_size=False),
     _form("n5-viewer", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5, levels=("8-8-4",)),
     _form(
-        "big-data-viewer", "n5://{folder}/{name}.n5/setup0/timepoint0", _n5("s{}", _attributes_of_big_data_viewer), **_N5, levels=("8-8-4",),
+        "big-data-viewer", "n5://{folder}/{name}.n5/setup0/timepoint0", _big_data_viewer, **_N5, levels=("8-8-4",),
     ),
     _form("n5-tensorstore", _GROUP, _n5("s{}", _attributes_of_datasets), **_N5, levels=("8-8-4",)),
     _form("n5-bare-levels", _GROUP, _n5("s{}", lambda _: {}), **_N5, states_voxel_size=False, levels=("4-4-4",)),
     _form("paintera", "n5://{folder}/{name}.n5/volume/data", _n5("s{}", _attributes_of_paintera), **_N5, offset=(5, 3, 2)),
     _form("n5-viewer-single", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5),
-    _form("big-data-viewer-single", "n5://{folder}/{name}.n5/setup0/timepoint0", _n5("s{}", _attributes_of_big_data_viewer), **_N5),
+    _form("big-data-viewer-single", "n5://{folder}/{name}.n5/setup0/timepoint0", _big_data_viewer, **_N5),
     _form("n5-tensorstore-single", _GROUP, _n5("s{}", _attributes_of_datasets), **_N5),
     # precomputed
     _form("cloud-volume-gz", "precomputed://{folder}/{name}", _cloud_volume, "precomputed", needs="cloudvolume", shape=(2, 21, 17, 13), offset=(5, 3, 2)),

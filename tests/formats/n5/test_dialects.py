@@ -23,12 +23,13 @@ from support.n5_dialects import (
     units_of,
     write_by_tensorstore,
     write_levels,
+    write_xml,
 )
 from support.n5_readers import CannotOpenError, attributes_of, by_bigdataviewer, by_n5_viewer, by_neuroglancer
 from support.n5_volumes import write_attributes
 
 import wkwdask
-from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.errors import ExistsError, MetadataWarning, UnsupportedError
 
 ts = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 
@@ -325,3 +326,36 @@ def test_voxel_sizes_of_single_arrays_give_mags_where_shapes_do_not(group):
     for n in range(3):
         write_by_tensorstore(group / f"s{n}", FINE[:: 1 << n, :: 1 << n, :1], **units_of(n))
     assert seen(group) == {f"s{n}": (str(1 << n), (0, 0, 0), (4.0 * (1 << n), 4.0 * (1 << n), 8.0 * (1 << n))) for n in range(3)}
+
+
+@pytest.mark.parametrize(("unit", "size"), [("nm", (4, 4, 8)), ("µm", (0.004, 0.004, 0.008)), ("micrometer", (0.004, 0.004, 0.008))])
+def test_the_voxel_size_of_a_setup_is_that_of_its_xml(group, unit, size):
+    bigdataviewer(group)
+    write_attributes(group, resolution=size, saved_completely=True, multiScale=True)
+    write_xml(group.parents[1], unit, size)
+    sizes = {f"s{n}": tuple(length * (1 << n) for length in (4.0, 4.0, 8.0)) for n in range(3)}
+    assert {key: found for key, (_, _, found) in seen(group).items()} == sizes
+    wkwdask.rechunk(f"n5://{group}/s0", chunk_shape=(8, 8, 8))
+    wkwdask.build_pyramid(f"n5://{group}", mags=["8"], method="nearest")
+    assert {key: found for key, (_, _, found) in seen(group).items()} == sizes | {"s3": (32.0, 32.0, 64.0)}
+    assert attributes_of(group)["resolution"] == list(size)
+    assert "units" not in attributes_of(group)
+
+
+@pytest.mark.parametrize("xml", ["none", "pixels", "other container", "other setup", "broken"])
+def test_without_its_xml_the_voxel_size_of_a_setup_is_unknown(group, xml):
+    bigdataviewer(group)
+    path = group.parents[2] / "c.xml"
+    if xml == "none":
+        path.unlink()
+    elif xml == "broken":
+        path.write_text("<SpimData><Seq")
+    else:
+        write_xml(group.parents[1], "pixels" if xml == "pixels" else "nm", setup=int(xml == "other setup"))
+        path.write_text(path.read_text().replace("c.n5", "d.n5") if xml == "other container" else path.read_text())
+    with pytest.warns(MetadataWarning, match=r"timepoint0/attributes.json: resolution \[4, 4, 8\] has no unit, and no XML .* voxel_size="):
+        image = wkwdask.open(f"n5://{group}")
+    assert image.shape[1:] == FINE.shape
+    with pytest.warns(MetadataWarning, match="has no unit"):
+        wkwdask.convert(f"n5://{group}", group.parents[2] / "ds", layer="em", voxel_size=(5, 5, 10))
+    assert tuple(wkwdask.open_dataset(group.parents[2] / "ds").voxel_size) == (5, 5, 10)

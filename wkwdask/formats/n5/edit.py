@@ -21,6 +21,7 @@ from wkwdask.formats.axes import axis_letter
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.n5.array import read_attributes
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION, N5Dataset, is_inside
+from wkwdask.formats.n5.big_data_viewer import lacks_unit
 from wkwdask.formats.n5.factor_lists import factors_in, has_lists, inherited_by, level_folders, setup_of, with_factor_lists, with_levels_of_time_points
 from wkwdask.formats.n5.layer import read_level
 from wkwdask.formats.n5.placement import Placement, stated_lengths_nm
@@ -146,11 +147,11 @@ def _resolution(names: Sequence[str], lengths: Lengths) -> dict[str, Any]:
     return {"resolution": by_axis(names, lengths, 1.0), "units": by_axis(names, ["nm"] * 3, "")}
 
 
-def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry: LevelGeometry, *, is_ours: bool) -> dict[str, Any]:
+def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry: LevelGeometry, *, is_ours: bool, keeps_size: bool = False) -> dict[str, Any]:
     """Return the attributes of a group with a level added or replaced, but for lists of factors; other attributes are unchanged.
 
     The group describes its levels as before. If ``is_ours``, no other level depends on that, and it
-    gets all attributes that describe levels.
+    gets all attributes that describe levels. With ``keeps_size``, its voxel size is stated elsewhere.
     """
     changed = copy.deepcopy(group)
     image = _find_image(changed)
@@ -168,7 +169,7 @@ def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry:
             changed.setdefault("pixelResolution", _pixel_resolution(names, lengths))
         if "offset" in changed and geometry.mag == MAG_1:
             changed["offset"] = by_axis(names, scale_lengths(geometry.offset, lengths or (1.0, 1.0, 1.0)), 0.0)
-    if geometry.mag == MAG_1:
+    if geometry.mag == MAG_1 and not keeps_size:
         changed = with_voxel_size(changed, lengths, names)
     return changed
 
@@ -265,10 +266,11 @@ class N5Edit(MetadataEdit):
 
     def _with_levels(self, document: dict[str, Any], levels: Mapping[str, tuple[LevelGeometry, Sequence[str]]]) -> dict[str, Any]:
         is_ours = level_folders(str(self.group)) <= levels.keys()
+        keeps_size = lacks_unit(document) and setup_of(str(self.group)) is not None
         if self.others:  # names have other meanings than before
             document = without_levels(document, [name for other in self.others for name in other[:2]])
         for name, (geometry, names) in sorted(levels.items(), key=lambda level: (level[1][0].mag.maximum, level[1][0].mag.factors)):
-            document = with_level(document, name, names, geometry, is_ours=is_ours)
+            document = with_level(document, name, names, geometry, is_ours=is_ours, keeps_size=keeps_size)
         return document
 
     def check_writable(self) -> None:

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.axes import axis_letter
 from wkwdask.formats.n5.array import read_attributes
 from wkwdask.formats.n5.attributes import FACTOR_LISTS, FILE_NAME, is_factor_list, is_whole_number, level_number
+from wkwdask.formats.n5.big_data_viewer import SETUP_KEY, TIME_POINT, has_path_of_time_point
 from wkwdask.formats.n5.layer import inherited_attributes, read_level
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.model.levels import finest_first, scale_lengths
 from wkwdask.store import files
-from wkwdask.store.paths import basename, dirname
+from wkwdask.store.paths import dirname
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from wkwdask.formats.n5.placement import LevelMetadata
-
-_SETUP, _TIME_POINT = re.compile(r"setup\d+", re.ASCII), re.compile(r"timepoint\d+", re.ASCII)  # BigDataViewer, BdvN5Format
-_SETUP_KEY = "downsamplingFactors"
 
 Factors = dict[str, "list[Any] | None"]
 """Downsampling factors along all axes, x first, by the name of the level; None if they are not known."""
@@ -87,20 +84,19 @@ def inherited_by(group: str) -> dict[str, Any]:
 def setup_of(group: str) -> str | None:
     """Return the folder of the setup of BigDataViewer of which a group is a time point, or None."""
     setup = dirname(group)
-    is_named = _TIME_POINT.fullmatch(basename(group)) and _SETUP.fullmatch(basename(setup))
-    return setup if is_named and setup_factors(setup) else None
+    return setup if has_path_of_time_point(group) and setup_factors(setup) else None
 
 
 def other_time_points(group: str) -> dict[str, set[str]]:
     """Return the levels of the other time points of a setup that have some, by their folders."""
     setup = dirname(group)
-    points = {f"{setup}/{name}" for name in files.listdir(setup) if _TIME_POINT.fullmatch(name)} - {group}
+    points = {f"{setup}/{name}" for name in files.listdir(setup) if TIME_POINT.fullmatch(name)} - {group}
     return {point: names for point in sorted(points) if (names := level_folders(point))}
 
 
 def setup_factors(setup: str) -> list[Any]:
     """Return the factors that a setup lists for the levels of all its time points; empty if there are none."""
-    listed = (read_attributes(FolderStore(setup)) or {}).get(_SETUP_KEY)
+    listed = (read_attributes(FolderStore(setup)) or {}).get(SETUP_KEY)
     return listed if isinstance(listed, list) and is_factor_list(listed) else []
 
 
@@ -110,11 +106,11 @@ def with_levels_of_time_points(document: dict[str, Any], group: str, factors: Fa
     The list of a single time point is that of its levels, with some entry for a number that is missing. A list of several ones gets the next levels if all
     have them, and loses the last ones if none has them anymore.
     """
-    listed, others = list(document[_SETUP_KEY]), other_time_points(group)
+    listed, others = list(document[SETUP_KEY]), other_time_points(group)
     if not others:
         numbers = [level_number(name) or 0 for name, value in factors.items() if value is not None]
         filled = [factors.get(f"s{n}") or (listed[n] if n < len(listed) else listed[-1]) for n in range(max(numbers, default=-1) + 1)]
-        return {**document, _SETUP_KEY: filled or listed}
+        return {**document, SETUP_KEY: filled or listed}
     while len(listed) > 1 and (last := f"s{len(listed) - 1}") in removed and not any(last in names for names in others.values()):
         listed.pop()
     while (new := f"s{len(listed)}") in factors and all(new in names for names in others.values()):
@@ -122,7 +118,7 @@ def with_levels_of_time_points(document: dict[str, Any], group: str, factors: Fa
         if stated[0] is None or any(each != stated[0] for each in stated) or not is_coarser(stated[0], listed[-1]):
             break
         listed.append(stated[0])
-    return {**document, _SETUP_KEY: listed}
+    return {**document, SETUP_KEY: listed}
 
 
 def is_coarser(factors: Sequence[float], other: Sequence[float]) -> bool:
@@ -130,5 +126,5 @@ def is_coarser(factors: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _stated_factors(dataset: str) -> list[Any] | None:
-    value = (read_attributes(FolderStore(dataset)) or {}).get(_SETUP_KEY)
+    value = (read_attributes(FolderStore(dataset)) or {}).get(SETUP_KEY)
     return value if isinstance(value, list) and is_factor_list([value]) else None

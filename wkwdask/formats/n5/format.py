@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, MetadataWarning
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
-from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, group_levels, is_n5
+from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, group_levels, is_n5, unknown_size_note
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
@@ -55,7 +56,10 @@ class N5Format(ArrayFormat):
     target = staticmethod(n5_target)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        return resolved_images(url, find_n5_layers(url))
+        images = find_n5_layers(url)
+        for note in filter(None, map(unknown_size_note, images)):
+            warnings.warn(note, MetadataWarning, stacklevel=2)
+        return resolved_images(url, images)
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         del image

@@ -23,6 +23,7 @@ from wkwdask.formats.n5.attributes import (
     level_number,
     parse_dataset,
 )
+from wkwdask.formats.n5.big_data_viewer import has_path_of_time_point, is_time_point, lacks_unit, size_in_xml
 from wkwdask.formats.n5.placement import LevelMetadata, place_levels
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
@@ -167,7 +168,7 @@ def group_levels(store: Store) -> Iterator[tuple[str, LevelMetadata]]:
 
 def read_level(store: Store, name: str) -> LevelMetadata:
     """Return what the attributes of a level and its group state."""
-    own, attributes = read_attributes(store, name) or {}, {**inherited_attributes(store), **(read_attributes(store) or {})}
+    own, attributes = read_attributes(store, name) or {}, group_attributes(store, read_attributes(store) or {})
     dataset = parse_dataset(own, store.path_of(f"{name}/{FILE_NAME}"))
     return LevelMetadata.of(name, dataset, level_attributes(own, attributes, name), attributes, store.url)
 
@@ -182,7 +183,7 @@ def _level_folders(folder: str) -> list[str]:
 
 def _image_from_datasets(store: Store, datasets: Sequence[tuple[str, N5Dataset | WkwDaskError]], group: dict[str, Any], name: str) -> Image:
     """Return the image of datasets. A dataset with an error keeps it; if none can be read, the first error is raised."""
-    attributes = {**inherited_attributes(store), **group}
+    attributes = group_attributes(store, group)
     readable = {key: dataset for key, dataset in datasets if isinstance(dataset, N5Dataset)}
     described = [(key, readable.get(key), level_attributes(readable[key].document if key in readable else {}, attributes, key)) for key, _ in datasets]
     levels, listed = [], set(level_names(group))
@@ -211,6 +212,27 @@ def _open_numbered(group: str, level: Level) -> StoredArray:
             advice = "open it in a moment, or repeat the call that was killed while it renamed them (wkwdask status names it)"
             raise ReplacedError(f"{group}: its levels are being renamed; {advice}")
     return level.open()
+
+
+def group_attributes(store: Store, group: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a group over those that it inherits; the voxel size of a time point of BigDataViewer is that of its XML."""
+    inherited = inherited_attributes(store)
+    attributes = {**inherited, **group}
+    if lacks_unit(attributes) and is_time_point(store.url, inherited):
+        return {**attributes, **(size_in_xml(store.url) or {"units": None})}
+    return attributes
+
+
+def unknown_size_note(image: Image) -> str:
+    """Return a note if the voxel size of an image is unknown, because BigDataViewer states it in an XML that is missing; else an empty text."""
+    if image.key == "" or image.voxel_size_nm is not None or not has_path_of_time_point(image.folder):
+        return ""
+    store = open_store(image.folder)
+    attributes = group_attributes(store, read_attributes(store) or {})
+    if attributes.get("units", "") is not None or "resolution" not in attributes:
+        return ""
+    stated = f"{store.path_of(FILE_NAME)}: resolution {attributes['resolution']} has no unit"
+    return f"{stated}, and no XML of BigDataViewer beside the container states the voxel size of the setup: it is unknown; add the XML, or give voxel_size="
 
 
 def inherited_attributes(store: Store) -> dict[str, Any]:

@@ -8,7 +8,8 @@ order in which they are tried here; malformed attributes are ignored.
 2. ``pixelResolution``, ``downsamplingFactors`` and ``scales``: voxel size of the full resolution, and
    factors of each level (n5-viewer, BigDataViewer).
 3. ``resolution``, ``units`` and ``offset``: beside factors the voxel size of the full resolution
-   (Neuroglancer, Paintera), else that of one array (tensorstore). ``offset`` is the position of the
+   (Neuroglancer, Paintera), else that of one array (tensorstore); without ``units`` in nm, but in a time
+   point of BigDataViewer, whose XML states the unit. ``offset`` is the position of the
    first voxel in the unit of ``resolution``, which is 1 if it is missing (Paintera, ``N5Helpers``).
 """
 

@@ -14,7 +14,7 @@ from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_datas
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
 from wkwdask.formats.n5.factor_lists import is_coarser, other_time_points, setup_factors, setup_of
-from wkwdask.formats.n5.layer import PREFIX, group_levels, location_of, stripped
+from wkwdask.formats.n5.layer import PREFIX, group_attributes, group_levels, location_of, stripped
 from wkwdask.formats.n5.placement import level_sizes, stated_lengths_nm
 from wkwdask.formats.roots import Root
 from wkwdask.formats.wkw.folder import contains_wkw
@@ -327,7 +327,8 @@ def _local_folder(url: str, *, allow_external: bool = False) -> str:
 def _stored_voxel_size(group: str, name: str, stored: Sequence[tuple[str, LevelMetadata]]) -> Lengths | None:
     """Return the voxel size that a group states for a level, which may be missing, or None."""
     level = dict(stored).get(name)
-    return stated_lengths_nm(read_attributes(FolderStore(group)) or {}, "xyz") if level is None else level.lengths_nm
+    store = FolderStore(group)
+    return stated_lengths_nm(group_attributes(store, read_attributes(store) or {}), "xyz") if level is None else level.lengths_nm
 
 
 def _other_levels(group: str, destination: Destination) -> list[str]:
