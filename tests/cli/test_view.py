@@ -240,7 +240,9 @@ def test_nothing_else_is_found(server, path):
     assert body != b"secret"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil.example", "", "0.0.0.0", "[::2]"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil.example", "", "0.0.0.0", "[::2]", "[", "]", "[::1", "[x]"]
+)
 def test_other_host_names_are_refused(server, host):
     assert ask(server, f"/{server.token}/data/0/attributes.json", Host=host)[0] in (400, 403)
 

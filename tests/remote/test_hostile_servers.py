@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import dask
@@ -13,9 +22,10 @@ from remote.fresh_process import KEYS, FreshProcess, report_with_memory
 from remote.volumes import FORMS
 from support.commands import run_here
 from support.nginx import PASSWORD, USER
-from support.proxy import Answer, Endless, proxy
+from support.proxy import Answer, Drip, Endless, proxy
 
 import wkwdask
+from wkwdask.store import object_store
 
 pytestmark = pytest.mark.needs("obstore")
 
@@ -52,7 +62,96 @@ def test_a_body_without_end(far, tmp_path, name, where, kind):
     assert int(growth) < MOST_NBYTES, text
 
 
+@pytest.mark.parametrize("where", ["datasource-properties.json", "header.wkw", "x0.wkw"])
+def test_a_server_that_sends_byte_after_byte_is_left(far, monkeypatch, where):
+    monkeypatch.setattr(object_store, "_NO_ANSWER_SECONDS", 0.5)
+    far.fault = lambda request: Drip(0.05) if where in request.path else None
+    with pytest.raises(TimeoutError, match=f"the server sent .* bytes in .* expected at least .*{where}"):
+        wkwdask.read(WKW.url(far.url), ((0, 0, 0), (24, 24, 24)))
+
+
+_PATIENT = """
+import sys
+from wkwdask import cli
+from wkwdask.store import object_store
+object_store._NO_ANSWER_SECONDS = 3600
+sys.argv = ["wkwdask", "info", sys.argv[1]]
+cli.main()
+"""
+
+
+@pytest.mark.long
+def test_an_interruption_ends_the_command_while_a_server_answers(far, tmp_path):
+    far.fault = lambda request: Drip(0.05) if "header.wkw" in request.path else None
+    with subprocess.Popen([sys.executable, "-c", _PATIENT, WKW.url(far.url)], stderr=subprocess.PIPE, text=True) as process:
+        while "header.wkw" not in far.names() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "interrupted" in errors
+
+
+def _packed_zeros(nbytes):
+    packer, piece = zlib.compressobj(wbits=31), bytes(1 << 20)
+    return b"".join([packer.compress(piece) for _ in range(nbytes >> 20)] + [packer.flush()])
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
+@pytest.mark.parametrize(("name", "where"), PLACES)
+def test_a_short_answer_that_unpacks_to_a_gigabyte(far, tmp_path, name, where):
+    if BY_NAME[name].needs is not None:
+        pytest.importorskip(BY_NAME[name].needs, reason="writes the volume")
+    bomb = Answer(200, _packed_zeros(1 << 30), {"Content-Encoding": "gzip"})
+    far.fault = lambda request: bomb if where in request.path else None
+    output = FreshProcess(report_with_memory, BY_NAME[name].url(far.url), folder=tmp_path).output()
+    growth, text = output.split(" ", 1)
+    assert "Error: " in text, text
+    assert "MemoryError" not in text, text
+    assert int(growth) < MOST_NBYTES, text
+
+
 # ------------------------------------------------------------------------------------------------ places
+
+
+def test_a_redirect_from_https_to_http_is_not_followed(far, tmp_path, monkeypatch):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is absent: apt-get install openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    call = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
+    subprocess.run(call, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    target = far.url
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", f"{target}{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_HEAD(self):
+            self.do_GET()
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    monkeypatch.setattr(object_store, "_CLIENT", {**object_store._CLIENT, "allow_invalid_certificates": True})
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"https://127.0.0.1:{server.server_port}"
+        try:
+            with pytest.raises(OSError, match="redirects to an address without encryption"):
+                wkwdask.read(WKW.url(url), ((0, 0, 0), (8, 8, 8)))
+        finally:
+            server.shutdown()
+    assert not far.requests
 
 
 @pytest.mark.parametrize("path", ["/etc", "file:///etc", "../../../../../../../../etc", "..%2f..%2f..%2fetc"])

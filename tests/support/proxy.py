@@ -46,7 +46,14 @@ class Silence:
     """No answer, while the connection stays open."""
 
 
-Fault = Answer | Cut | Endless | Silence
+@dataclass(frozen=True)
+class Drip:
+    """A body of which one byte comes after another, with a pause before each [s], until the client hangs up."""
+
+    pause: float
+
+
+Fault = Answer | Cut | Endless | Silence | Drip
 
 
 @dataclass
@@ -140,6 +147,13 @@ class Proxy:
             await asyncio.sleep(3600)
         if isinstance(fault, Endless):
             return await self._flood(request, fault, writer)
+        if isinstance(fault, Drip):
+            writer.write(_format(200 if request.range is None else 206, _claimed(request, 1 << 14)))
+            while not writer.is_closing():
+                await asyncio.sleep(fault.pause)
+                writer.write(b" ")
+                await writer.drain()
+            return False
         headers = {"Content-Length": str(len(fault.body)), **fault.headers}
         request.status, body = fault.status, b"" if request.method == "HEAD" else fault.body
         request.nbytes = len(body)
@@ -179,6 +193,15 @@ class Proxy:
             writer.write(framed)
             await writer.drain()
         return _stays(head, headers)
+
+
+def _claimed(request: Exchange, nbytes: int) -> dict[str, str]:
+    """Return headers of a body of as many bytes as were asked for, or of the whole file of that many."""
+    found = re.fullmatch(r"bytes=(\d+)-(\d+)", request.range or "")
+    if found is None:
+        return {"Content-Length": str(nbytes)}
+    first, last = int(found[1]), int(found[2])
+    return {"Content-Length": str(last + 1 - first), "Content-Range": f"bytes {first}-{last}/{last + 1}"}
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:

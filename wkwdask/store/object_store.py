@@ -30,7 +30,7 @@ PROTOCOLS = {
 IS_CONCURRENT = True
 _NO_ANSWER_SECONDS = 8
 _REGION_SECONDS = 2
-_PIECE_NBYTES = 8 << 20  # of a body that is held before its length is checked
+_SLOWEST_NBYTES = 4 << 10  # of a body per second [bytes], on average: slower servers would hold a thread for hours, one byte at a time
 _PAUSES_SECONDS = (0.2, 1.0)  # before each of the first retries [s]
 _MAX_RETRIES = 4
 _CLIENT = {"allow_http": True, "connect_timeout": "3s", "timeout": "10m", "pool_max_idle_per_host": "64"}
@@ -99,7 +99,7 @@ def read(request: Request, access: Access) -> Answer:
     for pause in (*_PAUSES_SECONDS, None):
         try:
             answer = _get(connection, key, options, request)
-        except WkwDaskError:
+        except (WkwDaskError, TimeoutError):
             raise
         except Exception as error:  # obstore's own errors, and builtin ones
             if pause is None or not re.search(r"IncompleteBody|UnexpectedEof|kind: Body", str(error)):
@@ -128,15 +128,19 @@ def _get(connection: Connection, key: str, options: dict[str, Any], request: Req
 
 
 def _body(result: Any, request: Request) -> bytes:
-    """Read a body, and stop where it is longer than what was asked for: a server may send anything."""
+    """Read a body, and stop where it is longer than what was asked for, or far too slow: a server may send anything."""
     url, start, stop, *_ = request
     expected: int = result.meta["size"] if start is None else -start if stop is None else stop - start
-    pieces, nbytes = [], 0
-    for piece in result.stream(min_chunk_size=_PIECE_NBYTES):
+    pieces, nbytes, began = [], 0, time.monotonic()
+    for piece in result.stream(min_chunk_size=1):  # whatever has arrived
         pieces.append(piece)
         nbytes += len(piece)
         if nbytes > expected:
             raise CorruptError(f"{url}: requested {expected} bytes, and the server sends more")
+        seconds = time.monotonic() - began
+        if seconds > _NO_ANSWER_SECONDS + nbytes / _SLOWEST_NBYTES:
+            slow = f"{nbytes} of {expected} bytes in {seconds:.0f} seconds, expected at least {_SLOWEST_NBYTES} bytes per second"
+            raise TimeoutError(errno.ETIMEDOUT, f"the server sent {slow}", url)
     return bytes(pieces[0]) if len(pieces) == 1 else b"".join(map(memoryview, pieces))
 
 
@@ -223,11 +227,15 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
     first, longest = (timedelta(seconds=max(seconds, 1e-3)) for seconds in _PAUSES_SECONDS)
     backoff = {"init_backoff": first, "max_backoff": 3 * longest, "base": 3}
     retries = {"max_retries": _MAX_RETRIES, "backoff": backoff, "retry_timeout": timedelta(seconds=_NO_ANSWER_SECONDS)}  # no retry begins later
-    common = {"client_options": {**_CLIENT, "read_timeout": f"{_NO_ANSWER_SECONDS}s"}, "retry_config": retries}
+    client: dict[str, Any] = {**_CLIENT, "read_timeout": f"{_NO_ANSWER_SECONDS}s"}
+    common = {"client_options": client, "retry_config": retries}
     try:
         if PROTOCOLS[protocol] == "HTTP":
+            client["allow_http"] = protocol == "http"  # for redirects, too
             return Connection(stores.HTTPStore(f"{place}/{prefix}", **common), place, "")
         kind, container, credentials = _bucket(protocol, server, access)
+        if kind == "S3Store":
+            client["allow_http"] = not credentials.options.get("endpoint", "https://").startswith("https://")
         return Connection(getattr(stores, kind)(container, prefix=prefix or None, **credentials.options, **common), place, credentials.who)
     except Exception as error:  # obstore's own errors, and builtin ones
         if isinstance(error, (ModuleNotFoundError, MissingError)):
@@ -263,6 +271,7 @@ _CAUSES = (
     (r"dns error|failed to lookup|ResolveError|\"dns\"", "the name of the server is unknown"),
     (r"ConnectionRefused|Connection refused", "the server refuses connections"),
     (r"NetworkUnreachable|HostUnreachable|No route to host", "the server cannot be reached"),
+    (r"URL scheme is not allowed|BadScheme", "the server redirects to an address without encryption (http), which is not followed"),
     (r"MissingContentLength", "the server does not state the size of the file (Content-Length)"),
 )
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound|InvalidBucketName)<")

@@ -17,9 +17,10 @@ import time
 import warnings
 import zlib
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from wkwdask.errors import AccessWarning, CorruptError, MissingError, TruncatedError, UnsupportedError
@@ -32,7 +33,6 @@ from wkwdask.store.paths import check_has_no_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
     from types import ModuleType
 
     import numpy as np
@@ -421,17 +421,52 @@ def warn_of_refused(location: str, path: str, witness: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ threads
 
-_pools: dict[str, ThreadPoolExecutor] = {}
+
+class _Threads:
+    """Daemon threads that make calls: those of an executor would keep an interrupted process alive until each server has answered."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._num, self._lock = name, 0, threading.Lock()
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+
+    def submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
+        future: Future[Result] = Future()
+
+        def call() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function(item)
+                except BaseException as error:  # raised where the result is asked for
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+
+        self._calls.put(call)
+        if not self._idle.acquire(blocking=False):
+            with self._lock:
+                if self._num < _REQUESTS_AT_ONCE:
+                    self._num += 1
+                    threading.Thread(target=self._run, name=f"{self._name}_{self._num}", daemon=True).start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
+            self._idle.release()
+
+
+_pools: dict[str, _Threads] = {}
 """Threads that all reads of the process share: those for files wait for those for single requests."""
 
 
-def _threads(kind: str) -> ThreadPoolExecutor:
-    return _pools.get(kind) or _pools.setdefault(kind, ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix=f"wkwdask-{kind}"))
+def _threads(kind: str) -> _Threads:
+    return _pools.get(kind) or _pools.setdefault(kind, _Threads(f"wkwdask-{kind}"))
 
 
 def for_all(function: Any, items: Sequence[Any]) -> list[Any]:
-    """Call a function that makes one request for all items. All calls end before an error is raised."""
-    if len(items) < 2:
+    """Call a function that makes one request for all items. All calls end before an error is raised, except when the main thread is interrupted."""
+    if len(items) < 2 and threading.current_thread() is not threading.main_thread():  # a request itself cannot be interrupted
         return list(map(function, items))
     calls = [_threads("request").submit(function, item) for item in items]
     wait(calls)
@@ -441,6 +476,7 @@ def for_all(function: Any, items: Sequence[Any]) -> list[Any]:
 def _ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
     """Yield the results of a function in order, while it is called for the next items."""
     pending: deque[Future[Result]] = deque()
+    is_interrupted = False
     try:
         for item in items:
             pending.append(_threads("file").submit(function, item))
@@ -448,8 +484,13 @@ def _ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once: i
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+    except KeyboardInterrupt:
+        is_interrupted = True
+        raise
     finally:
-        wait([future for future in pending if not future.cancel()])  # no request outlives the read
+        running = [future for future in pending if not future.cancel()]
+        if not is_interrupted:  # else no request outlives the read
+            wait(running)
 
 
 def _start_again() -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _LARGEST_NBYTES = 1 << 30  # of a file that is read whole
+_LARGEST_DOCUMENT_NBYTES = 64 << 20  # unpacked: a server may send a small gzip stream of a huge one
 _HEAD_NBYTES = 64 << 10
 _TRUSTED_SECONDS = 2.0
 _LARGEST_KEPT_NBYTES = 1 << 20
@@ -46,7 +47,7 @@ class RemoteFileSystem:
 
     def read_ahead(self, paths: Sequence[str]) -> None:
         """Request files at the same time that are read a moment later."""
-        for_all(lambda path: _recent_of(path) or _request(path, _LARGEST_NBYTES), paths)
+        for_all(lambda path: _recent_of(path) or _request(path, _LARGEST_DOCUMENT_NBYTES), paths)
 
     def open_stream(self, path: str) -> BinaryIO:
         return io.BytesIO(self.read_whole(path, _LARGEST_NBYTES))

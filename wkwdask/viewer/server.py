@@ -182,7 +182,10 @@ def _pieces(content: Content, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _is_loopback(host: str) -> bool:
-    return _HOST.fullmatch(host) is not None and urlsplit(f"//{host}").hostname in _HOSTS
+    try:
+        return _HOST.fullmatch(host) is not None and urlsplit(f"//{host}").hostname in _HOSTS
+    except ValueError:  # brackets that are no address
+        return False
 
 
 def parse_range(header: str, nbytes: int) -> tuple[int, int] | None:

@@ -151,9 +151,8 @@ def _is_info(path: str) -> bool:
     try:
         if not files.isfile(path):
             return False
-        with files.open_stream(path) as file:
-            raw = file.read(_RECOGNITION_NBYTES)
-    except OSError:
+        raw = files.read_whole(path, _RECOGNITION_NBYTES)
+    except (FormatError, OSError):
         return False
     try:
         document: Any = json.loads(raw)

@@ -37,13 +37,14 @@ if TYPE_CHECKING:
 
     from wkwdask.model.stored_array import StoredArray
 
+_MAX_DOCUMENT_NBYTES = 64 << 20
+
 
 def read_datasource(folder: str) -> DataSource | None:
     """Read the ``datasource-properties.json`` of a folder; None if there is none."""
     path = f"{folder}/{FILE_NAME}"
     try:
-        with files.open_stream(path) as file:
-            raw = file.read()
+        raw = files.read_whole(path, _MAX_DOCUMENT_NBYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError:

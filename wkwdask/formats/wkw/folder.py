@@ -45,11 +45,13 @@ def file_name(index: Vec3) -> str:
     return f"z{index[2]}/y{index[1]}/x{index[0]}.wkw"
 
 
+_MAX_HEADER_NBYTES = 64 << 10  # no bytes belong behind the header, but some are tolerated
+
+
 def read_header(folder: str) -> WkwHeader:
     path = f"{folder}/{HEADER_NAME}"
     try:
-        with files.open_stream(path) as file:
-            raw = file.read(HEADER_NBYTES)
+        raw = files.read_whole(path, _MAX_HEADER_NBYTES)[:HEADER_NBYTES]
     except (FileNotFoundError, NotADirectoryError):
         raise MissingError(f"{path}: not found: no WKW mag here") from None
     return parse_header(raw, path, is_data_file=False)
