@@ -118,3 +118,45 @@ def test_lost_file_of_a_coarser_level_is_rebuilt(written, tmp_path, method):
     assert coarse[-1].exists(), name
     np.testing.assert_array_equal(wkwdask.read(image, mag="2"), expected)
     assert wkwdask.verify(image, pyramid=True).is_sound
+
+
+def _image_of(url):
+    return url.removesuffix("/1").removesuffix("/s0")
+
+
+def test_finest_level_of_zeros_alone_is_the_default(written, tmp_path):
+    _, url, before = written
+    image = _image_of(url)
+    wkwdask.build_pyramid(image, mags=["2"], method="mean")
+    wkwdask.save(np.zeros_like(voxels()), url, region=((0, 0, 0), voxels().shape[1:]))
+    assert not any(path.exists() for path in before)
+    array = wkwdask.open(image)
+    assert array.shape == voxels().shape
+    assert not array.any().compute(scheduler="synchronous")
+    wkwdask.build_pyramid(image, mags=["2"], method="mean", update=True)
+    assert not wkwdask.read(image, mag="2").any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_volume_of_zeros_alone_is_open_at_its_finest_level(tmp_path, form):
+    url, options = FORMS[form]
+    wkwdask.save(np.zeros_like(voxels()), url.format(tmp_path), voxel_size=(4, 4, 4), **options)
+    image = _image_of(url.format(tmp_path))
+    assert wkwdask.open(image).shape == voxels().shape
+    wkwdask.build_pyramid(image, mags=["2"], method="mean")
+    assert wkwdask.open(image).shape == voxels().shape
+
+
+@pytest.mark.parametrize("fill_value", [0, 7])
+def test_finest_array_without_chunks_is_the_default(tmp_path, fill_value):
+    """As zarr-python stores a level whose voxels all have the fill value."""
+    group = zarr.open_group(tmp_path / "image.zarr", mode="w", zarr_format=3)
+    datasets = []
+    for number, n in enumerate((16, 8)):
+        array = group.create_array(str(number), shape=(n,) * 3, chunks=(8,) * 3, dtype="uint8", fill_value=fill_value)
+        if number:
+            array[...] = 3
+        datasets.append({"path": str(number), "coordinateTransformations": [{"type": "scale", "scale": [4.0 * 2**number] * 3}]})
+    axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    assert (wkwdask.open(tmp_path / "image.zarr").compute(scheduler="synchronous") == np.full((1, 16, 16, 16), fill_value)).all()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from wkwdask.errors import BoundsError, MissingError
+from wkwdask.errors import MissingError
 
 
 @dataclass(frozen=True)
@@ -17,21 +17,9 @@ class Fault:
     raises: tuple[type[Exception], ...] = (AssertionError,)
 
 
-ROUNDED = Fault("windows that a level leaves out count as missing voxels")
-EMPTY_LEVEL = Fault("a box in which a coarse level has no voxels is not copied", (BoundsError,))
 LAYERS = Fault("Zarr layers of a dataset are not verified, and written with the padding of their arrays", (AssertionError, MissingError))
 
 EXPECTED_FAILURES = {
-    ("levels", "rounded-down"): ROUNDED,
-    ("copy_box", "rounded-down"): EMPTY_LEVEL,
-    ("copy_moved_box", "rounded-down"): EMPTY_LEVEL,
-    ("convert_levels_to_wkw", "rounded-down"): ROUNDED,
-    ("levels", "rounded-down-scales"): ROUNDED,
-    ("copy_box", "rounded-down-scales"): EMPTY_LEVEL,
-    ("copy_moved_box", "rounded-down-scales"): EMPTY_LEVEL,
-    ("convert_levels_to_wkw", "rounded-down-scales"): ROUNDED,
-    ("levels", "ratios-of-shapes"): ROUNDED,
-    ("convert_levels_to_wkw", "ratios-of-shapes"): ROUNDED,
     ("apply", "webknossos"): LAYERS,
     ("apply_to_wkw", "webknossos"): LAYERS,
     ("levels", "webknossos"): LAYERS,

@@ -385,6 +385,7 @@ FOREIGN = (
     # levels and chunks
     _form("rounded-down", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, levels=("8-8-4",), rounds_down=True),
     _form("rounded-down-scales", "precomputed://{folder}/{name}", _scales(coarse_first=False), **_VOLUME, levels=("8-8-4",), rounds_down=True),
+    _form("rounded-down-n5", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5, levels=("8-8-4",), rounds_down=True),
     _form("ratios-of-shapes", _NGFF, _ratios_of_shapes, **_ZARR, levels=("4-4-4",), rounds_down=True, shape=(1, 45, 37, 29)),
     _form(
         "shards-of-three", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8), shards=(24, 24, 24)),

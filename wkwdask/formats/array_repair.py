@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.leftovers import quarantine
+from wkwdask.formats.leftovers import quarantine, withdraw_equal
 from wkwdask.formats.repair import Probe
 from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.file_buffer import FileBuffer
@@ -85,10 +85,10 @@ class ArrayRepair:
     def _errors(self, file: Vec4, variant: int) -> list[Fault]:
         return [fault for fault in self.check.check_file(file, variant).faults if fault.severity == "error"]
 
-    def _set_aside(self, key: str, why: str) -> None:
+    def _set_aside(self, key: str, why: str) -> str:
         """Keep the old file, before a new one replaces it, so that no crash loses what could not be decoded; a folder with its name is moved."""
         path = self._store.path_of(key)
-        quarantine(path, self.folder, key, why, keep=files.isfile(path))
+        return quarantine(path, self.folder, key, why, keep=files.isfile(path))
 
     def _replace(self, file: Vec4, name: str, why: str, spare: Store | None) -> None:
         """Replace a file with one chunk by that of the spare array, which may have another name, or remove it."""
@@ -97,11 +97,12 @@ class ArrayRepair:
         names = () if spare is None else array.naming.names(file)
         contents = [] if spare is None else spare.read_whole(names, max_file_nbytes(array.codec, array.grid.chunk))
         new = {new_name: data for new_name, data in zip(names, contents, strict=True) if data is not None}
-        self._set_aside(name, f"{why}\nIts chunk was {'computed again' if new else 'removed'}.")
+        place = self._set_aside(name, f"{why}\nIts chunk was {'computed again' if new else 'removed'}.")
         for new_name, data in new.items():
             self._store.put(new_name, data)
         if name not in new:
             self._store.delete(name)
+        withdraw_equal(self._store.path_of(name), place)
 
     def _rewrite(self, file: Vec4, name: str, layout: RewritableShards, why: str, spare: Store | None) -> None:
         """Write a shard again from its intact chunks, and the lost ones from the spare array."""
@@ -130,11 +131,12 @@ class ArrayRepair:
             new = output.close()
             if head:
                 new.write(head, 0)
-            self._set_aside(key, why)
+            place = self._set_aside(key, why)
         except BaseException:
             output.discard()
             raise
-        new.publish()
+        new.publish(keep_equal=True)
+        withdraw_equal(self._store.path_of(key), place)
 
     def _state_of(self, shard: Vec3) -> tuple[int, int]:
         """Return size and modification time of a shard, or size and digest of a group of files, as file records have them."""

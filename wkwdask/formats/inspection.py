@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from wkwdask.formats.array_check import ArrayCheck
 from wkwdask.formats.array_repair import ArrayRepair
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
 from wkwdask.formats.roots import NO_ROOT, Root, root_of
+from wkwdask.geometry.vectors import divide, minus
 from wkwdask.kernels.window.reduce import BOOL_METHOD
 from wkwdask.model.faults import Fault, FaultList
 from wkwdask.model.layout import RewritableShards, SingleFiles
@@ -290,10 +292,15 @@ class ArrayScope(LevelScope):
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         grid = self.array.grid
         by_shard: dict[Vec3, list[Fault]] = {}
+        for fault in chain.from_iterable(faults.values()):  # its first file may not exist
+            shard = None if fault.kind != "pyramid.differs" or fault.voxel is None else divide(minus(fault.voxel, self.array.origin), grid.unit)
+            if shard is not None and fault.path == self._relative_array().shard_path(shard):
+                by_shard.setdefault(shard, []).append(fault)
         for listed in self._listed():
             if listed.entry.path in faults:
                 x, y, z = (n * edge // unit for n, edge, unit in zip(listed.file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True))
-                by_shard.setdefault((x, y, z), []).extend(faults[listed.entry.path])
+                known = by_shard.setdefault((x, y, z), [])
+                known += [fault for fault in faults[listed.entry.path] if fault not in known]
         for shard, fault in self._lost_files().items():
             known = by_shard.get(shard, [])
             if fault in faults.get(fault.path, ()) and fault not in known:

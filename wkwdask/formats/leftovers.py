@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from wkwdask.formats.roots import Root
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
-from wkwdask.store.new_files import copy_file, move, publish_bytes
+from wkwdask.store.new_files import copy_file, is_equal, move, publish_bytes
 from wkwdask.store.paths import basename, dirname, join, split
 
 if TYPE_CHECKING:
@@ -89,6 +90,20 @@ def quarantine(path: str, level_folder: str, relative_path: str, why: str, *, ke
     except OSError:  # another disk, or no hard links
         copy_file(path, place)
     return place
+
+
+def withdraw_equal(path: str, place: str) -> bool:
+    """Remove the copy of a file from the quarantine if the file has not changed since; return whether it was removed."""
+    if not files.isfile(path) or not (files.samefile(path, place) or is_equal(path, place)):
+        return False
+    for copy in (place, f"{place}.txt"):
+        files.unlink(copy)
+    folder = dirname(place)
+    with contextlib.suppress(OSError):  # not empty
+        while QUARANTINE_NAME in folder:
+            files.rmdir(folder)
+            folder = dirname(folder)
+    return True
 
 
 def free_path(path: str) -> str:

@@ -104,9 +104,9 @@ def open_stored(
 
 
 def is_readable(layer: Image, mag: Mag) -> bool:
-    """Return whether a mag can be opened and has files."""
+    """Return whether a mag can be opened and was written."""
     with contextlib.suppress(MissingError, ModuleNotFoundError, FormatError, UnsupportedError):
-        return layer.volume(mag).has_shards()
+        return layer.is_written(layer.volume(mag))
     return False
 
 
@@ -275,7 +275,7 @@ def open_source(url: str | os.PathLike[str], selection: SourceSelection) -> tupl
         raise ValueError(f"{os.fspath(url)}: is mag {named}, but {selection.option}= says {mag}")
     image = replace(image, allow_external=selection.allow_external)
     volume = image.volume(mag or named or selection.default(image))
-    if image.container is not None and not volume.has_shards():  # in other formats an array without files is valid, and all zero
+    if image.container is not None and not image.is_written(volume):  # in other formats an array without files is valid, and all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume
 

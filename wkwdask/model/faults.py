@@ -145,6 +145,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "minishard.outside": (WARNING, "a chunk outside of the volume: no software reads it"),
     # coarser mags
     "pyramid.differs": (WARNING, "the coarser mag does not match the finer one"),
+    "pyramid.smaller": (WARNING, "the coarser mag leaves out voxels of the finer one"),
     "pyramid.unknown": (NOTE, "not compared"),
 }
 """Severity and meaning of every kind of fault."""

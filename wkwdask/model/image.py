@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -10,12 +11,16 @@ from wkwdask.errors import BoundsError, CorruptError, MissingError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
+from wkwdask.model.states import FILE_RECORD_NAME, FILE_RECORD_NBYTES, parse_file_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
+
+
+_LARGEST_RECORD = 1 << 40  # [bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,25 +159,38 @@ class Image:
         return chosen
 
     def volume(self, mag: Mag | str | int | None = None) -> StoredArray:
-        """Open a level in absolute voxels: by default the selected one, or else the finest with files."""
+        """Open a level in absolute voxels: by default the selected one, or else the finest that was written."""
         return self.find(self.finest_mag() if mag is None and self.key is None else mag).open()
 
     def finest_mag(self) -> Mag | str:
-        """Return the finest mag with files, or its key if it has no mag.
+        """Return the finest mag that was written, or its key if it has no mag.
 
-        Without any files it is the first level, which is all zero; in a dataset that is an error.
+        Without any it is the first level, which is all zero; in a dataset that is an error.
         """
         for mag in self.mags:
             try:
                 volume = self.find(mag).open()
             except MissingError:  # a dataset may list more mags than it has
                 continue
-            if volume.has_shards():
+            if self.is_written(volume):
                 return mag
         if self.container is not None:
             raise MissingError(f"{self.folder}: no mag of layer {self.name} has data files (mags: {', '.join(mag.name for mag in self.mags) or 'none'})")
         first = self.find()
         return first.mag or first.key
+
+    def is_written(self, volume: StoredArray) -> bool:
+        """Return whether a level has files, or none because all its voxels are background.
+
+        A dataset may publish a mag with a header alone, and a volume may list scales whose files are elsewhere.
+        """
+        if volume.has_shards():
+            return True
+        with suppress(CorruptError):
+            (data,) = volume.store.read_whole([FILE_RECORD_NAME], _LARGEST_RECORD)
+            if data is not None:
+                return not parse_file_record(data, FILE_RECORD_NAME)[:, FILE_RECORD_NBYTES].any()  # files that are recorded are lost
+        return self.container is None and next(iter(volume.store.entries()), None) is not None
 
     def level_of(self, volume: Volume) -> Level | None:
         """Return the level that a volume was opened from."""

@@ -88,6 +88,7 @@ REMEDIES: dict[str, str] = {
     **dict.fromkeys(("info.broken", "info.scale", "info.absent", "info.null", "info.twice"), "correct the info file"),
     "info.unsupported": "convert the volume with the software that wrote it",
     # coarser levels
+    "pyramid.smaller": "rebuild the level with build_pyramid",
     "pyramid.differs": "repair rebuilds it with rebuild_differing=True, as build_pyramid(update=True) does for mags that wkwdask made",
 }  # fmt: skip
 """Remedies of all errors and warnings by kind."""

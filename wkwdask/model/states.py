@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from wkwdask.errors import CorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +18,24 @@ if TYPE_CHECKING:
 
 States = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 """Shape (n, 5): index of a file along x, y, z, its size [bytes], its modification time [ns]."""
+
+FILE_RECORD_NAME = ".wkwdask-files.npy"
+FILE_RECORD_COLUMNS = 6
+"""Columns: index of the file along x, y, z; size [bytes]; modification time [ns]; digest of the source files in the finer mag."""
+FILE_RECORD_NBYTES = 3
+"""Index of the column of sizes."""
+
+
+def parse_file_record(data: bytes, path: str) -> npt.NDArray[np.int64]:
+    """Parse the record of the files of a level, see ``wkwdask.store.records``."""
+    try:
+        rows = np.load(io.BytesIO(data), allow_pickle=False)
+    except Exception as error:  # numpy parses headers with ast.literal_eval, which raises many types of errors on damaged ones
+        raise CorruptError(f"{path}: not a file record ({error}); remove it, or rebuild the mag") from None
+    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != FILE_RECORD_COLUMNS:
+        raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})")
+    return rows  # type: ignore[no-any-return]
+
 
 # Golden-ratio constant of SplitMix64, and the finalizer of MurmurHash3 (fmix64): multiply, then xor with the upper half.
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD), np.uint64(33))

@@ -78,7 +78,7 @@ class NewFile:
 
     def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
         """Rename the file to its final name. With ``keep_equal``, a published file of the same bytes stays."""
-        if keep_equal and _is_equal(self._temporary, self.path):
+        if keep_equal and is_equal(self._temporary, self.path):
             self.discard()
             return
         # Flush the data, then rename, then flush the folder. If the rename came first, a power failure could leave a file with its final name and no content.
@@ -111,7 +111,7 @@ class NewFile:
             files.unlink(self._temporary)
 
 
-def _is_equal(first: str, second: str) -> bool:
+def is_equal(first: str, second: str) -> bool:
     """Check whether two files hold the same bytes; false if one is absent."""
     try:
         with files.open_file(second) as b, files.open_file(first) as a:  # the published file first: mostly there is none, and then nothing else is opened

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from wkwdask.errors import CorruptError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, parse_file_record
 from wkwdask.store import files, json_record
 from wkwdask.store.new_files import publish_bytes
 
@@ -68,11 +69,6 @@ def format_provenance(provenance: dict[str, Any]) -> bytes:
     return json.dumps(provenance, indent=1).encode()
 
 
-FILE_RECORD_NAME = ".wkwdask-files.npy"
-FILE_RECORD_COLUMNS = 6
-"""Columns: index of the file along x, y, z; size [bytes]; modification time [ns]; digest of the source files in the finer mag."""
-
-
 def write_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
     publish_bytes(f"{folder}/{FILE_RECORD_NAME}", format_file_record(rows))
 
@@ -87,16 +83,10 @@ def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:
     """Read the file record of a mag; None if it is absent."""
     path = f"{folder}/{FILE_RECORD_NAME}"
     try:
-        rows = np.load(io.BytesIO(files.read_bytes(path)), allow_pickle=False)
+        data = files.read_bytes(path)
     except FileNotFoundError:
         return None
-    except OSError:
-        raise
-    except Exception as error:  # numpy parses headers with ast.literal_eval, which raises many types of errors on damaged ones
-        raise CorruptError(f"{path}: not a file record ({error}); remove it, or rebuild the mag") from None
-    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != FILE_RECORD_COLUMNS:
-        raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})")
-    return rows  # type: ignore[no-any-return]
+    return parse_file_record(data, path)
 
 
 def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:

@@ -30,6 +30,7 @@ from wkwdask.verbs.sources import (
     cast_note,
     check_not_replaced,
     cropped,
+    is_in_box,
     occupancy_digest,
     source_fingerprint,
     stage_level,
@@ -227,6 +228,15 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
     return replace(job, staged=staged, in_place=True)
 
 
+def levels_in_box(level_copies: Sequence[LevelCopy], box: BoundingBox | None) -> tuple[list[LevelCopy], str]:
+    """Return the levels to copy, without those that have no voxels in a box where others of their image have some; and a note on the levels left out."""
+    found = level_copies if box is None else [level_copy for level_copy in level_copies if is_in_box(level_copy.level.open(), box)]
+    images = {level_copy.image.folder for level_copy in found}
+    kept = [level_copy for level_copy in level_copies if level_copy in found or level_copy.image.folder not in images]
+    left_out = [f"{level_copy.level.folder} has no voxels in the bounding box" for level_copy in level_copies if level_copy not in kept]
+    return kept, f"not copied: {', '.join(left_out)}" if left_out else ""
+
+
 def _spec_of_copy(volume: StoredArray, options: RechunkOptions) -> LevelSpec:
     """Return the level that a copy makes; without a box to copy, its array has all voxels of the source."""
     return replace(LevelSpec.like(volume, is_copy=True), extent=volume.extent if options.box is None else None)
@@ -248,7 +258,7 @@ def _copy_target(its_format: ArrayFormat, move: LevelCopy, destination: Destinat
         box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
     keeps = options.command == "copy" and options.box is None
     external = options.allow_external
-    sources = [spec.source for spec in destination.levels if spec.source is not None]
+    sources = [spec.source for spec in destination.levels if spec.source is not None and is_in_box(spec.source, options.box)]
     copies = [translated(cropped(source, options.box), options.translate, "translate", "copied") for source in sources]
     levels = tuple(replace(_spec_of_copy(copy, options), source=source) for copy, source in zip(copies, sources, strict=True))
     return its_format.target(replace(destination, levels=levels, image_box=box, allow_external=external, keeps_files=keeps, translate=options.translate))

@@ -12,8 +12,8 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.geometry.mag import Mag
-from wkwdask.geometry.vectors import plus, times
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.vectors import ceil_divide, divide, plus, times
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.volume import relative_to
 from wkwdask.plans.pyramid import plan_offset_passes
@@ -75,8 +75,10 @@ class RecomputeSpec:
                 nonzero = self.finer.read_into(stream.source_view(source_brick), stream.source_box(source_brick).topleft, fill_zeros=False)
                 for brick in stream.push(source_brick, nonzero == 0):
                     box = cell_box(brick.index, self.plan.levels[0].brick_shape, self.coarser.box).intersection(self.coarser.box)
+                    if box.is_empty:  # incomplete windows that the level leaves out
+                        continue
                     stored = np.empty((self.coarser.num_channels, *box.size), self.coarser.dtype, order="F")
-                    computed = np.zeros_like(stored) if brick.voxels is None else np.asfortranarray(brick.voxels)
+                    computed = np.zeros_like(stored) if brick.voxels is None else np.asfortranarray(part_of_array(brick.voxels, box, brick.topleft))
                     if broken is not None:
                         differences += self._intact_differences(broken, computed, box)
                         continue
@@ -143,7 +145,7 @@ def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3]
     """Plan how shards of a level are computed; ``lost`` are missing shards of the finer level."""
     source, stored = provenance.source, scope.volume()
     origin = stored.origin
-    coarser = relative_to(stored.cropped(source.box.in_mag(scope.mag)), origin)
+    coarser = relative_to(stored.cropped(computed_box(scope, source)), origin)
     voxel_nbytes = coarser.dtype.itemsize * coarser.num_channels
     tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
     (plan,) = plan_offset_passes(source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape])
@@ -151,6 +153,23 @@ def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3]
     footprint = times(coarser.shard_shape, finer.box.mag.step_to(coarser.box.mag))
     source_shards = shards_by_coarser([*provenance.finer.shards(), *lost], finer.shard_shape, plus(source.origin, plan.source_shift), footprint)
     return RebuildPlan(finer, coarser, plan, source_shards, provenance)
+
+
+def computed_box(scope: LevelScope, source: Volume) -> BoundingBox:
+    """Return the voxels of a level that follow from a finer level. Other software leaves out incomplete windows, so a level may end before that one."""
+    assert scope.mag is not None
+    box = source.box.in_mag(scope.mag)
+    return box if scope.box is None else box.intersection(scope.box)
+
+
+def left_out_windows(scope: LevelScope, provenance: Provenance) -> BoundingBox | None:
+    """Return the complete windows of a finer level [voxels of the level] unless the level contains all of them."""
+    source, mag = provenance.source.box, scope.mag
+    assert mag is not None
+    step = source.mag.step_to(mag)
+    low, high = ceil_divide(source.topleft, step), divide(source.bottomright, step)
+    whole = BoundingBox.from_corners(low, vec3([max(pair) for pair in zip(low, high, strict=True)]), mag)
+    return None if scope.box is None or scope.box.contains(whole) else whole
 
 
 def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) -> Provenance | None:

@@ -177,7 +177,8 @@ class Repair:
                 broken = self._broken_shards(scope)
                 for shard, faults in broken.items() if repairer is not None else ():
                     kinds = frozenset(fault.kind for fault in faults)
-                    if not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
+                    is_probed = not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}
+                    if is_probed and files.lexists(faults[0].path):  # a missing file can differ from the finer level
                         tasks.append(ProbeSpec(repairer, shard, faults[0].path, kinds).task())
                 provenance = find_provenance(layer, scope, self._options.method) if broken and repairer is not None else None
                 if provenance is not None and provenance.is_known and not provenance.is_recorded and _is_described(scope, self._by_path):
@@ -355,17 +356,16 @@ class Repair:
             spec = file.rewrite_spec(salvage=True, rebuild=rebuild.spec(file.shard))
             self._add_rewrite(file, REBUILD, spec, f"{how}; {f'its {file.num_sound} sound blocks stay; ' if file.num_sound else ''}the old file is set aside")
             return True
-        reason = summarize_faults(file.faults)
+        reason, sets_aside = summarize_faults(file.faults), not is_recorded or differs
         for path in dict.fromkeys(fault.path for fault in file.faults):
-            is_file, note = files.isfile(path), ""
-            if files.lexists(path) and (not is_file or not is_recorded or differs):
-                note = "; the old file is set aside"
-                if is_file:
-                    file.plan.quarantined_copies.append((path, reason))
-                else:
-                    file.plan.quarantined.append((path, file.shard, reason))
+            is_folder = files.lexists(path) and not files.isfile(path)
+            if is_folder:
+                file.plan.quarantined.append((path, file.shard, reason))
+            note = "; the old file is set aside" if is_folder or (sets_aside and files.isfile(path)) else ""
             self._saved.add(path)
             self.actions.append(Action(REBUILD, path, reason, how + note))
+        if sets_aside:  # all files of a group are computed again
+            file.plan.quarantined_copies += [(path, reason) for path in file.plan.scope.paths_of(file.shard) if files.isfile(path)]
         file.plan.specs.append(rebuild.spec(file.shard))
         return True
 
@@ -431,9 +431,15 @@ class Repair:
                 check_unchanged(plan)
             self.leftovers.remove(layer.folder)
             for plan in plans:
-                yield from repair_level(plan, job_root(layer.folder, owner.job))
+                self._leave_unchanged((yield from repair_level(plan, job_root(layer.folder, owner.job))))
         finally:
             job_folder.discard()
+
+    def _leave_unchanged(self, paths: set[str]) -> None:
+        """List files that equal their replacement as not repaired: their encoding does not keep the values."""
+        self.actions = [action for action in self.actions if action.verb != REBUILD or action.path not in paths]
+        reason = "computed again, it has the same bytes, so it stays: its encoding does not keep the values"
+        self.left += [Unrepaired(fault, reason) for path in sorted(paths) for fault in self._by_path[path]]
 
 
 class RepairWork(Work[RepairReport]):

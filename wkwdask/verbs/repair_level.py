@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import LockedError
-from wkwdask.formats.leftovers import quarantine
+from wkwdask.formats.leftovers import quarantine, withdraw_equal
 from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store import files
@@ -81,7 +81,7 @@ class LevelPlan:
     quarantined: list[tuple[str, Vec3 | None, str]] = field(default_factory=list)
     """Files to move to quarantine first: path, shard, reason."""
     quarantined_copies: list[tuple[str, str]] = field(default_factory=list)
-    """Files to copy to quarantine, which stay in use until they are replaced: path, reason."""
+    """Files to copy to quarantine, which stay in use until they are replaced: path, reason. A file that is not replaced is not copied."""
     kinds: dict[Vec3, set[str]] = field(default_factory=dict)
     """Kinds of the faults of each shard in the plan."""
 
@@ -121,8 +121,8 @@ def _in_scratch(plan: LevelPlan, spec: RegionSpec | RewriteSpec, scratch: str) -
     return replace(spec, rebuild=written_to(spec.rebuild, folder))
 
 
-def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
-    """Repair one level under its lock: document, quarantine, files, in this order."""
+def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, set[str]]:
+    """Repair one level under its lock: document, quarantine, files, in this order; return the files that equal their replacement."""
     folder = plan.scope.folder
     if plan.document is not None:
         publish_bytes(plan.scope.document, plan.document)
@@ -134,8 +134,7 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
         quarantine(path, folder, path[len(folder) + 1 :], why)
         if shard is not None:
             states[shard] = plan.scope.state_of(shard)
-    for path, why in plan.quarantined_copies:
-        quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)
+    copies = [(path, quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)) for path, why in plan.quarantined_copies]
 
     def record_state(spec: RegionSpec | RewriteSpec, result: Result) -> None:
         if isinstance(spec, RegionSpec):
@@ -149,3 +148,5 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
         yield Phase(FlatJob(lambda: iter(tasks), len(tasks), record_state), f"repairing {folder}")
     finally:
         patch_file_record(folder, states)
+        unchanged = {path for path, place in copies if withdraw_equal(path, place)}
+    return unchanged

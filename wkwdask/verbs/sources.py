@@ -187,6 +187,11 @@ def where_box(name: str, where: BoundingBox | Sequence[Sequence[int]] | None, bo
     return part
 
 
+def is_in_box(volume: Any, box: BoundingBox | None) -> bool:
+    """Return whether a volume has voxels in a box of any mag. A coarser level may have none: other software leaves out incomplete windows."""
+    return box is None or not box.in_mag(volume.box.mag).intersection(volume.box).is_empty
+
+
 def cropped(volume: Any, box: BoundingBox | None, what: str = "the mag") -> Any:
     """Return the part of a volume inside a box of any mag, all of it without a box; ``what`` names the volume in errors."""
     if box is None:

@@ -18,7 +18,7 @@ from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, read_owner
 from wkwdask.store.paths import ZIP, basename
-from wkwdask.verbs.recompute import find_provenance, finer_levels, is_sampled, recompute_specs
+from wkwdask.verbs.recompute import find_provenance, finer_levels, is_sampled, left_out_windows, recompute_specs
 
 if TYPE_CHECKING:
     import os
@@ -233,6 +233,10 @@ class Verification(Work["VerifyReport"]):
                     continue
                 if provenance.is_recorded:
                     self._recorded.add(scope.folder)
+                whole = left_out_windows(scope, provenance)
+                if whole is not None:
+                    expected = f"at least {whole}, the complete windows of mag {provenance.finer.mag}"
+                    self._faults.append(Fault("pyramid.smaller", scope.folder, f"box {scope.box}", expected))
                 tasks += [spec.task() for spec in recompute_specs(scope, provenance, broken) if is_sampled(scope.folder, spec.shard, self._pyramid)]
         return FlatJob(lambda: iter(tasks), len(tasks), self._add_differences)
 

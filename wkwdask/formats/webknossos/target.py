@@ -16,6 +16,7 @@ from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.header import derived_header, largest_file_len, new_header, rewritten_header, storage_settings, storage_text
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.vectors import minus
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
 from wkwdask.model.target_image import NewLevels
@@ -93,7 +94,22 @@ class MagTarget:
         keeps = self.destination.keeps_files and _is_hidden_outside(edit, spec.box)
         target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
         settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **storage_settings([header], options.chosen_level)}
-        return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=storage_text([header], options.chosen_level))
+        stored_as, placed_as = storage_text([header], options.chosen_level), self._missing_voxels(spec.box)
+        return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=stored_as, placed_as=placed_as)
+
+    def _missing_voxels(self, box: BoundingBox) -> str:
+        """Describe the voxels that a coarser mag lacks in the layer's box; an empty text if it has all of them."""
+        levels = self.destination.levels
+        whole = box if not levels else levels[0].box.in_mag(box.mag)
+        if box.contains(whole):
+            return ""
+        before, after = (
+            " x ".join(str(max(0, n)) for n in minus(high, low)) for low, high in ((whole.topleft, box.topleft), (box.bottomright, whole.bottomright))
+        )
+        return (
+            f"mag {box.mag} begins {before} and ends {after} of its voxels inside of the layer's bounding box, which is one for all mags in WKW: voxels there "
+            'are zero; build_pyramid with existing="overwrite" computes the mag with all of them'
+        )
 
     def _edit(self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None) -> LayerEdit | None:
         """Return the edit that lists the mag, or None without a JSON. A new layer that copies another one inherits its attributes."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.leftovers import quarantine
+from wkwdask.formats.leftovers import quarantine, withdraw_equal
 from wkwdask.formats.repair import Probe
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.folder import file_path
@@ -52,17 +52,19 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
         raise CorruptError(f"{path}: {num_blocks - blocks.num_intact} of its {num_blocks} blocks are broken")
     source, bounds = _with_spare(blocks, spare, shard)
     paths = (path, "" if spare is None else file_path(spare.folder, shard))
-    file = _write_blocks(path, blocks.header.for_data_file(), source, bounds, paths)
+    file, place = _write_blocks(path, blocks.header.for_data_file(), source, bounds, paths), ""
     try:
         # The old file is kept aside before the new one replaces it, so that no crash loses the blocks that could not be decoded.
         if salvage:
             lost = int((source == _NOWHERE).sum())
             text = f"{why}\n{num_blocks - blocks.num_intact} of its {num_blocks} blocks were broken, {lost} of them became zeros."
-            quarantine(path, check.folder, file_path("", shard).lstrip("/"), text, keep=True)
+            place = quarantine(path, check.folder, file_path("", shard).lstrip("/"), text, keep=True)
     except BaseException:
         file.discard()
         raise
-    file.publish()
+    file.publish(keep_equal=True)
+    if place:
+        withdraw_equal(path, place)
     status = files.stat(path)
     return status.st_size, status.st_mtime_ns
 

@@ -1,0 +1,122 @@
+"""Levels of other software that leave out incomplete windows: checks and repairs go as far as the level."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from verbs.cases import Case, draw_of_size
+from verbs.foreign_forms import FOREIGN
+from verbs.forms import needs
+from verbs.stored_path import stored_path
+
+import wkwdask
+
+ROUNDED = [pytest.param(form, marks=needs(form), id=form.name) for form in FOREIGN if form.rounds_down]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _synchronous():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def files_below(url):
+    paths = stored_path(url).rglob("*")
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths if path.is_file()}
+
+
+def data_files(url):
+    return {path: content for path, content in files_below(url).items() if "/.wkwdask" not in path}
+
+
+def chunks_of_level(form, url):
+    """List the files of the coarser level."""
+    folder = {"ngff": "1", "precomputed": "32_32_32", "n5": "s1"}[form.engine]
+    return sorted(name for name in files_below(url) if f"/{folder}/" in name and not name.endswith(".json"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ROUNDED)
+@given(size=st.tuples(*[st.integers(9, 40)] * 3), seed=st.integers(0, 99), data=st.data())
+def test_checks_and_repairs_end_with_the_level(tmp_path_factory, form, size, seed, data):
+    folder, case = tmp_path_factory.mktemp("rounded"), draw_of_size(seed, "uint16", (1, *size), (0, 0, 0))
+    url, (mag,) = form.url(folder, "image"), form.levels
+    form.save(case.array, url, (0, 0, 0))
+    level = form.level_of(case, mag)
+    assert not wkwdask.verify(url, pyramid=True, method="max").faults
+    before = files_below(url)
+    assert not wkwdask.repair(url, rebuild_differing=True, method="max", older_than=0).actions
+    assert files_below(url) == before
+
+    damaged = stored_path(data.draw(st.sampled_from(chunks_of_level(form, url))))
+    damage = data.draw(st.sampled_from(["cut", "removed", "changed"]))
+    if damage == "cut":
+        damaged.write_bytes(damaged.read_bytes()[:3])
+    elif damage == "removed":
+        damaged.unlink()
+    else:
+        voxel = tuple(data.draw(st.integers(0, n - 1)) for n in level.size)
+        array = np.full((1, 1, 1, 1), 300, np.uint16)
+        wkwdask.write(url, None, array, mag=mag, region=(voxel, tuple(n + 1 for n in voxel)))
+    wkwdask.repair(url, rebuild_differing=True, method="max", older_than=0)
+    np.testing.assert_array_equal(wkwdask.open(url, mag=mag).compute(), level.array)
+    assert data_files(url).keys() == before.keys()
+    aside = files_below(url).keys() - before.keys()
+    assert sum(not path.endswith(".txt") for path in aside if "quarantine" in path) == (damage != "removed")
+    assert not wkwdask.repair(url, rebuild_differing=True, method="max", older_than=0).actions
+    assert files_below(url).keys() - before.keys() == aside
+
+
+@pytest.mark.needs("zarr")
+def test_level_without_complete_windows_is_reported(tmp_path):
+    import zarr
+
+    (form,) = (form for form in FOREIGN if form.name == "rounded-down")
+    url, case = form.url(tmp_path, "image"), draw_of_size(1, "uint16", (1, 40, 24, 24), (0, 0, 0))
+    form.save(case.array, url, (0, 0, 0))
+    zarr.open_array(stored_path(url) / "1", mode="r+").resize((6, 3, 4))
+    report = wkwdask.verify(url, pyramid=True, method="max")
+    assert report.kinds()["pyramid.smaller"] == 1
+    assert "(0, 0, 0) + (5, 3, 6) in mag 8-8-4, the complete windows of mag 1" in str(report)
+
+
+def test_file_that_equals_its_replacement_is_never_set_aside(tmp_path):
+    """The encoding loses values: coarser chunks differ from those computed from the finer scale, however often they are written."""
+    url = f"precomputed://{tmp_path}/volume"
+    array = draw_of_size(3, "uint8", (1, 40, 40, 40), (0, 0, 0)).array
+    wkwdask.save(array, url, voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8), encoding="jpeg")
+    wkwdask.build_pyramid(url, mags=["2"], method="max", encoding="jpeg")
+    before = files_below(url)
+    report = wkwdask.repair(url, rebuild_differing=True, older_than=0)
+    assert not report.actions
+    assert "computed again, it has the same bytes" in str(report)
+    assert {path: content for path, content in files_below(url).items() if not path.endswith("files.npy")} == {
+        path: content for path, content in before.items() if not path.endswith("files.npy")
+    }
+
+
+@pytest.mark.parametrize("form", ["wkw", "zarr", "zarr-shards", "n5", "precomputed", "precomputed-shards"])
+def test_all_files_of_a_group_are_set_aside_and_missing_ones_are_written(tmp_path, form):
+    shards = {"zarr": (8, 8, 8), "zarr-shards": (16, 16, 16), "precomputed-shards": (16, 16, 16)}.get(form)
+    options = {"block_len": 8, "file_len": 2} if form == "wkw" else {"chunk_shape": (8, 8, 8)}
+    options |= {} if shards is None else {"shard_shape": shards}
+    engine = form.partition("-")[0]
+    image = {"wkw": f"{tmp_path}/image", "zarr": f"{tmp_path}/image.ome.zarr"}.get(engine, f"{engine}://{tmp_path}/image")
+    case = Case(np.random.default_rng(5).integers(1, 200, (1, 80, 64, 64), np.uint8), (0, 0, 0))
+    wkwdask.save(case.array, f"{image}/1" if engine == "wkw" else f"{image}/s0" if engine == "n5" else image, voxel_size=(4, 4, 4), **options)
+    finest = files_below(image).keys()
+    wkwdask.build_pyramid(image, mags=["2"], method="mean", **options)
+    expected = wkwdask.read(image, mag="2")
+    for path in stored_path(image).rglob(".wkwdask*"):
+        path.unlink()
+    level = sorted(path for path in files_below(image).keys() - finest if not path.endswith(("json", "header.wkw", ".zattrs")))
+    stored_path(level[0]).unlink()
+    url, mag = (f"{image}/2", None) if engine == "wkw" else (image, 2)
+    wkwdask.write(url, None, np.zeros((1, 1, 1, 1), np.uint8), region=((30, 30, 30), (31, 31, 31)), mag=mag)
+    wkwdask.repair(image, rebuild_differing=True, method="mean", older_than=0)
+    np.testing.assert_array_equal(wkwdask.read(image, mag="2"), expected)
+    aside = [path for path in tmp_path.rglob("*") if ".wkwdask-quarantine" in str(path) and path.is_file() and path.suffix != ".txt"]
+    assert len(aside) == 1
