@@ -148,7 +148,7 @@ def test_the_matrix_covers_the_kinds():
     """The others have tests with their own datasets."""
     elsewhere = {
         "header.unreadable", "header.lengths", "file.block_nbytes", "file.lz4_level", "file.bad_voxel_type", "mag.remote", "mag.empty", "layer.format",
-        "job.running", "job.refused", "job.unpublished", "quarantine", "pyramid.unknown", "folder.unreadable", "file.size_changed",
+        "job.running", "job.refused", "job.unpublished", "quarantine", "pyramid.unknown", "pyramid.smaller", "folder.unreadable", "file.size_changed",
         "file.checksum",
     }  # fmt: skip
     # see test_precomputed_verify.py and support/damaged_arrays.py

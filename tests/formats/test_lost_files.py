@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -88,6 +89,10 @@ def test_file_that_other_software_wrote_is_sound(tmp_path, form):
     wkwdask.save(voxels(), url.format(tmp_path), voxel_size=(4, 4, 4), **options)
     array = zarr.open_array(tmp_path / "image.zarr" / "1", mode="r+")
     array[:8, 8:16, :8] = np.random.default_rng(3).integers(0, 9, (8, 8, 8))
+    report = wkwdask.verify(url.format(tmp_path))
+    assert report.is_sound
+    assert set(report.kinds()) <= {"file.size_changed"}
+    wkwdask.repair(url.format(tmp_path), accept_changes=True)
     assert not wkwdask.verify(url.format(tmp_path)).faults
 
 
@@ -160,3 +165,53 @@ def test_finest_array_without_chunks_is_the_default(tmp_path, fill_value):
     axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
     group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
     assert (wkwdask.open(tmp_path / "image.zarr").compute(scheduler="synchronous") == np.full((1, 16, 16, 16), fill_value)).all()
+
+
+def test_file_of_another_size_is_a_warning(written, tmp_path):
+    """Sound chunks that another process wrote, which knows nothing of the record."""
+    _, url, _ = written
+    (record,) = tmp_path.rglob(".wkwdask-files.npy")
+    kept, status = record.read_bytes(), record.stat()
+    wkwdask.save(np.ones((1, 16, 16, 16), np.uint8), url, region=((16, 0, 0), (32, 16, 16)))
+    record.write_bytes(kept)
+    os.utime(record, ns=(status.st_atime_ns, status.st_mtime_ns))
+    report = wkwdask.verify(url)
+    assert report.is_sound
+    assert report.kinds().keys() == {"file.size_changed"}
+    assert {action.verb for action in wkwdask.repair(url, accept_changes=True).actions} == {"accept"}
+    assert not wkwdask.verify(url).faults
+
+
+@pytest.mark.parametrize("software", ["zarr-python", "tensorstore"])
+@pytest.mark.parametrize("form", ["zarr", "zarr-shards"])
+def test_chunks_that_other_software_removed_are_accepted(tmp_path, form, software):
+    url, options = FORMS[form]
+    wkwdask.save(voxels(), url.format(tmp_path), voxel_size=(4, 4, 4), **options)
+    folder = tmp_path / "image.zarr" / "1"
+    if software == "zarr-python":
+        zarr.open_array(folder, mode="r+")[:16, :16, :16] = 0
+    else:
+        tensorstore = pytest.importorskip("tensorstore", reason="tensorstore, of the extra oracles, is not installed")
+        tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}).result()[:16, :16, :16].write(0).result()
+    report = wkwdask.verify(url.format(tmp_path))
+    assert report.kinds().keys() == {"file.lost"}
+    assert "other software removed it because its voxels became background" in str(report)
+    assert not wkwdask.repair(url.format(tmp_path)).is_sound
+    accepted = wkwdask.repair(url.format(tmp_path), accept_changes=True)
+    assert {action.verb for action in accepted.actions} == {"accept"}
+    assert "its voxels stay ZEROS; the record forgets it" in str(accepted)
+    assert not wkwdask.verify(url.format(tmp_path)).faults
+    (lost,) = (path for path in data_files(tmp_path)[:1])
+    lost.unlink()
+    assert "file.lost" in wkwdask.verify(url.format(tmp_path)).kinds()
+
+
+def test_coarser_level_is_rebuilt_after_changes_are_accepted(written):
+    _, url, before = written
+    image = _image_of(url)
+    wkwdask.build_pyramid(image, mags=["2"], method="mean")
+    before[0].unlink()
+    wkwdask.repair(image, accept_changes=True)
+    assert wkwdask.verify(image).is_sound
+    wkwdask.build_pyramid(image, mags=["2"], method="mean", update=True)
+    assert wkwdask.verify(image, pyramid=True).is_sound

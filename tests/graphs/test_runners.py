@@ -22,11 +22,12 @@ from wkwdask.geometry.grid import cells
 from wkwdask.graphs import runners, write
 from wkwdask.graphs.read import open_array
 from wkwdask.graphs.write import build_write_graph, compute_receipts
+from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
 from wkwdask.store import cores
-from wkwdask.store.records import FILE_RECORD_NAME, PROGRESS_NAME, PROVENANCE_NAME
+from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.verbs.pyramid import PyramidJob
 from wkwdask.verbs.write import WriteJob
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wkwdask
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 
 zarr = pytest.importorskip("zarr", reason="zarr, of the extra zarr, is not installed")
@@ -151,8 +152,33 @@ def test_levels_that_are_added_begin_with_the_image(tmp_path_factory, layer, ngf
     wkwdask.convert(source, folder / "em.ome.zarr", layer="em", ngff=ngff)
     for mag in mags[1:]:
         wkwdask.rm(folder / "em.ome.zarr" / mag.name)
-    wkwdask.build_pyramid(folder / "em.ome.zarr", mags=mags[1:], method="mode")
+    plan = wkwdask.plan_pyramid(folder / "em.ome.zarr", mags=mags[1:], method="mode")
+    report = wkwdask.build_pyramid(folder / "em.ome.zarr", mags=mags[1:], method="mode")
     expect_exact_by_all(folder / "em.ome.zarr", mags, mark)
+    has_margins = any("inner_box_vx" in zarr.open_array(str(folder / "em.ome.zarr" / mag.name), mode="r").attrs for mag in mags[1:2])
+    assert [has_margins] * 2 == ["arrays begin" in str(text) for text in (plan, report)]
+
+
+@given(layer=layers().filter(lambda layer: layer[0][0].name == "1"), ngff=st.sampled_from(["0.4", "0.5", "0.6"]))
+def test_levels_added_to_an_image_at_any_voxel_state_their_place(tmp_path_factory, layer, ngff):
+    """The first voxels of coarser levels may begin before the image: scale and translation say where they are."""
+    mags, topleft, size, mark = layer
+    path = tmp_path_factory.mktemp("place") / "em.ome.zarr"
+    array, finest = np.ones(size, np.uint8), np.array(mags[-1].factors)
+    first = np.array(mark) * finest - topleft
+    array[tuple(slice(a, a + n) for a, n in zip(first.tolist(), finest.tolist(), strict=True))] = MARK
+    wkwdask.to_zarr(array, path, offset=topleft, voxel_size=VOXEL_SIZE, ngff=ngff, chunk_shape=(8, 8, 8))
+    wkwdask.build_pyramid(path, mags=mags[1:], method="mode")
+    edge, keys = np.array(VOXEL_SIZE)[::-1], [mag.name for mag in mags]
+    for read in (levels_by_tensorstore, levels_by_ngff_zarr):
+        levels = list(read(path, keys))
+        assert len(levels) == len(keys)
+        for voxels, scale, translation in levels:
+            for corner, place in zip(corners(voxels), (np.array(mark) * finest, (np.array(mark) + 1) * finest), strict=True):
+                np.testing.assert_allclose(translation - scale / 2 + corner * scale + edge / 2, place[::-1] * edge)
+    whole = BoundingBox(tuple(topleft), tuple(size))
+    assert [scale.box for scale in wkwdask.info(path).scales] == [whole.in_mag(mag) for mag in mags]
+    assert not wkwdask.verify(path, pyramid=True).faults
 
 
 @pytest.mark.filterwarnings("ignore")  # those of napari and its dependencies

@@ -27,13 +27,14 @@ from wkwdask.formats.webknossos.datasource import format_datasource, new_documen
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.header import make_header
+from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.runs import job_folder
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import InterruptedJob, find_interrupted
 from wkwdask.runs.journal import has_journal, read_journal
 from wkwdask.store import files, locks
 from wkwdask.store.locks import Owner, lock_holder
-from wkwdask.store.records import FILE_RECORD_NAME, PROGRESS_NAME, PROVENANCE_NAME
+from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.slurm import SlurmJob
 
 OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}

@@ -20,10 +20,10 @@ from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
-from wkwdask.model.states import add_digests, describe_last_change, digest, digests, grouped_digests
+from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, add_digests, describe_last_change, digest, digests, grouped_digests
 from wkwdask.runs.parts import ShardTally, pyramid_records, tally_of
 from wkwdask.store.files import file_states
-from wkwdask.store.records import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, read_file_record, write_file_record
+from wkwdask.store.records import read_file_record, write_file_record
 
 MAG = Mag(4, 4, 2)
 DIGESTS = st.integers(0, 2**63 - 1)

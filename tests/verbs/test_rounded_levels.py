@@ -5,7 +5,7 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from verbs.cases import Case, draw_of_size
 from verbs.foreign_forms import FOREIGN
@@ -40,6 +40,7 @@ def chunks_of_level(form, url):
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ROUNDED)
+@settings(max_examples=4)
 @given(size=st.tuples(*[st.integers(9, 40)] * 3), seed=st.integers(0, 99), data=st.data())
 def test_checks_and_repairs_end_with_the_level(tmp_path_factory, form, size, seed, data):
     folder, case = tmp_path_factory.mktemp("rounded"), draw_of_size(seed, "uint16", (1, *size), (0, 0, 0))

@@ -105,6 +105,7 @@ def repair(
     older_than: float = 3600.0,
     remove_copies: bool = False,
     allow_external: bool = False,
+    accept_changes: bool = False,
 ) -> RepairReport:
     """Repair the faults that :func:`verify` finds. Intact data are never changed; blocks that can be decoded are kept byte for byte.
 
@@ -144,6 +145,9 @@ def repair(
         Remove unfinished mags that webknossos left while it replaced others, if all mags of the layer are intact and hold every voxel of them.
     allow_external : bool
         Also repair mags outside the dataset; by default they are not changed.
+    accept_changes : bool
+        Accept files that other software removed or wrote after a job of wkwdask, such as chunks that became background: they stay as they are, and the record
+        of the files takes them over. Lost files that a finer mag can rebuild are rebuilt.
 
     Returns
     -------
@@ -177,7 +181,9 @@ def repair(
     from wkwdask.graphs.runners import run_work
 
     size = None if voxel_size is None else parse_voxel_size([float(length) for length in voxel_size])
-    options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external)
+    options = RepairOptions(
+        salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external, accept_changes
+    )
 
     local_path(location_of(url))  # raises an error for a remote location
     layers = [layer] if isinstance(layer, str) else layer

@@ -82,6 +82,7 @@ def verify(
 @click.option(
     "--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Keep temporary files of other software that are younger than this."
 )
+@click.option("--accept-changes", is_flag=True, help="Accept files that other software removed or wrote; the record of the files takes them over.")
 @click.option("--remove-copies", is_flag=True, help="Remove unfinished mags of webknossos if the layer holds all of their voxels.")
 @external_option
 @prints_check

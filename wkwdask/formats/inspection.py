@@ -15,19 +15,21 @@ from wkwdask.formats.array_check import ArrayCheck
 from wkwdask.formats.array_repair import ArrayRepair
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
 from wkwdask.formats.roots import NO_ROOT, Root, root_of
-from wkwdask.geometry.vectors import divide, minus
+from wkwdask.geometry.vectors import divide, minus, plus, times
 from wkwdask.kernels.window.reduce import BOOL_METHOD
 from wkwdask.model.faults import Fault, FaultList
 from wkwdask.model.layout import RewritableShards, SingleFiles
 from wkwdask.model.naming import GridNaming
+from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
-from wkwdask.store.records import FILE_RECORD_NAME, read_file_record
+from wkwdask.store.records import read_file_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 _GROUP_NBYTES = 256 << 20  # bytes of voxels of the files of one task: less than a second of work
 _LARGEST_GROUP = 4096  # files of one task
+_OF_SHARDS = ("pyramid.differs", "file.size_changed")  # kinds of faults of all files of a shard
 
 
 class FileCheck(Protocol):
@@ -86,6 +89,11 @@ class LevelScope(Protocol):
 
     def files_per_task(self) -> int:
         """Return how many files one task checks."""
+
+    def changed_sizes(self, broken: AbstractSet[str]) -> Iterator[Fault]:
+        """Yield the faults of files, except broken ones, whose size differs from that in the record of the job that wrote them."""
+        del broken
+        return iter(())
 
     # -------------------------------------------------------------------------------------------- comparison of mags
 
@@ -293,7 +301,7 @@ class ArrayScope(LevelScope):
         grid = self.array.grid
         by_shard: dict[Vec3, list[Fault]] = {}
         for fault in chain.from_iterable(faults.values()):  # its first file may not exist
-            shard = None if fault.kind != "pyramid.differs" or fault.voxel is None else divide(minus(fault.voxel, self.array.origin), grid.unit)
+            shard = None if fault.kind not in _OF_SHARDS or fault.voxel is None else divide(minus(fault.voxel, self.array.origin), grid.unit)
             if shard is not None and fault.path == self._relative_array().shard_path(shard):
                 by_shard.setdefault(shard, []).append(fault)
         for listed in self._listed():
@@ -309,16 +317,34 @@ class ArrayScope(LevelScope):
 
     def _lost_files(self) -> dict[Vec3, Fault]:
         """Return a fault for each shard with lost files, by the record of the job that wrote the level."""
-        record, array = read_file_record(self.folder) if self.array.can_list else None, self._relative_array()
+        array, faults = self._relative_array(), {}
+        for shard, (found, nbytes) in self._other_sizes.items():
+            if found is None or (found < nbytes and self._has_lost_files(shard)):
+                what = "no such file" if found is None else f"{found} bytes in the files of its group"
+                faults[shard] = Fault("file.lost", array.shard_path(shard), what, f"{nbytes} bytes, as they were written")
+        return faults
+
+    @cached_property
+    def _other_sizes(self) -> dict[Vec3, tuple[int | None, int]]:
+        """Return the shards whose size differs from that in the record: the stored size, None if no file exists, and the recorded one [bytes]."""
+        record = read_file_record(self.folder) if self.array.can_list else None
         if record is None:
             return {}
-        faults, sizes = {}, {(x, y, z): nbytes for x, y, z, nbytes, _ in array.stored_states().tolist()}
-        for x, y, z, nbytes, _, _ in record[record[:, 3] > 0].tolist():
-            found = sizes.get((x, y, z))
-            if found is None or (found < nbytes and self._has_lost_files((x, y, z))):
-                what = "no such file" if found is None else f"{found} bytes in the files of its group"
-                faults[x, y, z] = Fault("file.lost", array.shard_path((x, y, z)), what, f"{nbytes} bytes, as they were written")
-        return faults
+        sizes = {(x, y, z): nbytes for x, y, z, nbytes, _ in self._relative_array().stored_states().tolist()}
+        recorded = {(x, y, z): nbytes for x, y, z, nbytes, _, _ in record[record[:, 3] > 0].tolist()}
+        return {shard: (sizes.get(shard), nbytes) for shard, nbytes in recorded.items() if sizes.get(shard) != nbytes}
+
+    def changed_sizes(self, broken: AbstractSet[str]) -> Iterator[Fault]:
+        try:
+            others, lost = self._other_sizes, self._lost
+        except (CorruptError, OSError):  # named by record_faults
+            return
+        array = self._relative_array()
+        for shard, (found, nbytes) in others.items():
+            if shard not in lost and broken.isdisjoint(self.paths_of(shard)):
+                files_of_group = "" if array.has_single_file_shards else " in the files of its group"
+                voxel = plus(times(shard, self.array.shard_shape), self.array.origin)
+                yield Fault("file.size_changed", array.shard_path(shard), f"{found} bytes{files_of_group}", f"{nbytes} when it was written", voxel=voxel)
 
     def _has_lost_files(self, shard: Vec3) -> bool:
         """Return whether files are gone from a group that is smaller than recorded."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-REMOVE, FINISH, WRITE_HEADER, CORRECT_HEADER, CORRECT_INDEX, CUT, REBUILD, SALVAGE, QUARANTINE, EDIT_JSON = (
-    "remove", "finish", "write header.wkw", "correct header", "correct index", "cut off", "rebuild", "salvage", "quarantine", "edit JSON",
+REMOVE, FINISH, WRITE_HEADER, CORRECT_HEADER, CORRECT_INDEX, CUT, REBUILD, SALVAGE, QUARANTINE, EDIT_JSON, ACCEPT = (
+    "remove", "finish", "write header.wkw", "correct header", "correct index", "cut off", "rebuild", "salvage", "quarantine", "edit JSON", "accept",
 )  # fmt: skip
 
 
@@ -42,6 +42,8 @@ class RepairOptions:
     """Remove half-built mags of other software if the layer has everything that they contain."""
     allow_external: bool = False
     """Also repair files outside the dataset."""
+    accept_changes: bool = False
+    """Accept files that other software removed or wrote: the record of the files takes them over."""
 
 
 @dataclass(frozen=True, slots=True)

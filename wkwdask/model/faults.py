@@ -66,7 +66,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "block.too_many": (ERROR, _BLOCK_FAILS),
     "file.zeros": (NOTE, "all its voxels are zero: a missing file would read the same"),
     # existence of files and folders
-    "file.lost": (ERROR, "reads as zeros; it existed when the mag was written"),
+    "file.lost": (ERROR, "reads as zeros; it existed when the mag was written, or other software removed it because its voxels became background"),
     "file.size_changed": (WARNING, "other software has written it since, or it is damaged"),
     "file.unreadable": (ERROR, _FILE_FAILS),
     "file.checksum": (ERROR, "its bytes have changed in the zip: voxels may be wrong without an error"),

@@ -32,8 +32,9 @@ REMEDIES: dict[str, str] = {
     **dict.fromkeys(("block.undecodable", "block.too_few", "block.too_many", "chunk.undecodable"), _CHUNKS),
     **dict.fromkeys(("table.truncated", "file.empty", "file.short", "chunk.empty"), _FILE),
     "file.no_file": "remove it; repair rebuilds the file from a finer mag, or sets the folder aside with quarantine=True",
-    "file.lost": "repair rebuilds it from a finer level; else restore it from a backup",
-    "file.size_changed": "if the change was intended, build_pyramid(update=True) updates coarser mags",
+    "file.lost": "repair rebuilds it from a finer level; else restore it from a backup. Zarr-python and tensorstore remove chunks of background: if they "
+    "wrote here, repair accepts that with accept_changes=True",
+    "file.size_changed": "if the change was intended, repair accepts it with accept_changes=True, and build_pyramid(update=True) updates coarser mags",
     "file.unreadable": _READABLE,
     "file.checksum": "make the zip again from its source, or restore it from a backup",
     "file.dangling": "is its disk mounted? repair sets the link aside with quarantine=True",

@@ -28,6 +28,7 @@ from wkwdask.formats.publication import RECORD_NAME, format_publication, format_
 from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
 from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions
 from wkwdask.model.parsing import reason_of
+from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.job_records import OWNER_NAME, PLAN_NAME, JobState, can_resume, check_records, holds_locks, targets_of
@@ -36,7 +37,7 @@ from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, write_owner
 from wkwdask.store.new_files import NewFiles, publish_bytes
 from wkwdask.store.paths import basename, dirname
-from wkwdask.store.records import FILE_RECORD_NAME, PROVENANCE_NAME, format_provenance, read_provenance
+from wkwdask.store.records import PROVENANCE_NAME, format_provenance, read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,14 +20,13 @@ from wkwdask.geometry.bounding_box import moved, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import times
 from wkwdask.model.receipts import greatest, least
-from wkwdask.model.states import describe_last_change, grouped_digests
+from wkwdask.model.states import FILE_RECORD_COLUMNS, describe_last_change, grouped_digests
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import MagReport
 from wkwdask.runs.shared_loop import num_sharing, share
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
-from wkwdask.store.records import FILE_RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -204,7 +204,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         memory_nbytes=_BASE_NBYTES + staged.task_nbytes,
         workers=workers,
         seconds=(voxel_nbytes_in * sample.seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
-        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *_start_notes(staged)),
+        notes=(*filter(None, [pyramid.placed_as]), *space_problems(staged.parent, nbytes_out + scratch, files_out), *_start_notes(staged)),
     )
 
 

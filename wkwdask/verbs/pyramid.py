@@ -22,7 +22,7 @@ from wkwdask.geometry.vectors import divide, times
 from wkwdask.kernels.window.reduce import BOOL_METHOD, IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.file_buffer import MEMORY_NBYTES
 from wkwdask.model.levels import ratio_of
-from wkwdask.model.states import States, digest, grouped_digests
+from wkwdask.model.states import FILE_RECORD_COLUMNS, States, digest, grouped_digests
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_image import LevelSpec, NewLevels
 from wkwdask.plans.cells import count_cells
@@ -35,7 +35,7 @@ from wkwdask.runs.parts import BrickWriter, ReceiptCollector, source_changed, st
 from wkwdask.runs.report import Report, space_problems
 from wkwdask.runs.shared_loop import OrderedQueue, share
 from wkwdask.runs.staged import settings_of, stage
-from wkwdask.store.records import FILE_RECORD_COLUMNS, read_file_record
+from wkwdask.store.records import read_file_record
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.region_job import SourceSpec
 from wkwdask.verbs.sources import box_setting, check_not_replaced, digest_of_cells, open_base_level, source_fingerprint
@@ -359,6 +359,8 @@ class Pyramid(Plan):
     """Warnings about properties of the mags that a viewer displays incorrectly."""
     occupied: CellMap | None = field(default=None, compare=False, repr=False)
     """Regions of the first pass with a stored file, None if unknown."""
+    placed_as: str = ""
+    """Description of the voxels around the boxes of the mags, see :class:`wkwdask.model.target_image.NewLevels`."""
 
     def job(self) -> PyramidJob:
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero, occupied=self.occupied)
@@ -381,7 +383,7 @@ class Pyramid(Plan):
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job()
         note = yield Phase(job, f"pyramid of {self.staged.parent}")
-        return Outcome(job.tallies, note)
+        return Outcome(job.tallies, "; ".join(filter(None, [note, self.placed_as])))
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.source)
@@ -430,7 +432,7 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     task_nbytes = max((plan.memory_nbytes(voxel_nbytes) + len(plan.levels) * MEMORY_NBYTES for plan in passes), default=0)
     staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, record, is_pyramid=True, task_nbytes=task_nbytes)
     known = occupied[0] if passes and not any(passes[0].source_shift) else None  # a job moves its source, and with it the regions
-    return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings, known)
+    return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings, known, levels.placed_as)
 
 
 def choose_method(image: Image, source: Volume, options: PyramidOptions) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.repair import (
+    ACCEPT,
     CORRECT_HEADER,
     CORRECT_INDEX,
     CUT,
@@ -177,7 +178,7 @@ class Repair:
                 broken = self._broken_shards(scope)
                 for shard, faults in broken.items() if repairer is not None else ():
                     kinds = frozenset(fault.kind for fault in faults)
-                    is_probed = not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}
+                    is_probed = not kinds & {*_OUT_OF_REACH, "file.lost", "file.size_changed", "file.no_file", "file.empty", "file.short"}
                     if is_probed and files.lexists(faults[0].path):  # a missing file can differ from the finer level
                         tasks.append(ProbeSpec(repairer, shard, faults[0].path, kinds).task())
                 provenance = find_provenance(layer, scope, self._options.method) if broken and repairer is not None else None
@@ -201,7 +202,11 @@ class Repair:
             path: handled
             for path, faults in self._by_path.items()
             if path.startswith(f"{scope.folder}/")
-            if (handled := [fault for fault in faults if fault.severity == "error" or fault.kind == "file.trailing" or self._rebuilds(fault)])
+            if (
+                handled := [
+                    fault for fault in faults if fault.severity == "error" or fault.kind == "file.trailing" or self._rebuilds(fault) or self._accepts(fault)
+                ]
+            )
         }
         return scope.broken_shards(serious)
 
@@ -210,6 +215,9 @@ class Repair:
 
     def _rebuilds(self, fault: Fault) -> bool:
         return self._options.rebuild_differing and fault.kind == "pyramid.differs"
+
+    def _accepts(self, fault: Fault) -> bool:
+        return self._options.accept_changes and fault.kind in ("file.lost", "file.size_changed")
 
     # ------------------------------------------------------------------ plan
 
@@ -296,6 +304,8 @@ class Repair:
                 self._set_aside(plan, shard, faults)
             else:
                 self.left += [Unrepaired(fault, _OUT_OF_REACH.get(fault.kind, "the expected content of the file is unknown")) for fault in faults]
+        elif file.has("file.size_changed"):
+            self._accept(file, "its voxels stay as they are; the record takes over its size")
         elif file.repairer is not None and header is not None:
             self._saved.add(file.path)
             self._add_rewrite(file, CORRECT_HEADER, file.rewrite_spec(header), _PROOF[header.is_compressed])
@@ -382,6 +392,8 @@ class Repair:
         _, num_sound, total = file.probe
         if file.has("pyramid.differs"):
             self.left += [Unrepaired(fault, doubt or "the method that made the mag is unclear: set method=") for fault in file.faults]
+        elif all(map(self._accepts, file.faults)):
+            self._accept(file, f"its voxels stay {file.plan.scope.absent_value}; the record forgets it")
         elif file.has("file.lost"):
             self.left += [Unrepaired(fault, doubt or "restore it from a backup") for fault in file.faults]
         elif self._options.salvage and num_sound and file.repairer is not None:
@@ -398,6 +410,12 @@ class Repair:
             advice = f"{doubt}; else restore it" if doubt else "restore it"
             advice += f" from a backup; {salvage}quarantine=True sets the file aside, and its voxels then read as zeros"
             self.left += [Unrepaired(fault, advice) for fault in file.faults]
+
+    def _accept(self, file: BrokenFile, how: str) -> None:
+        """Plan to record what other software left of a shard."""
+        file.plan.accepted.append(file.shard)
+        self._saved.update(fault.path for fault in file.faults)
+        self.actions.append(Action(ACCEPT, file.path, summarize_faults(file.faults), how))
 
     def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
         for path in dict.fromkeys(fault.path for fault in faults):

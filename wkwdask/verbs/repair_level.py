@@ -82,12 +82,14 @@ class LevelPlan:
     """Files to move to quarantine first: path, shard, reason."""
     quarantined_copies: list[tuple[str, str]] = field(default_factory=list)
     """Files to copy to quarantine, which stay in use until they are replaced: path, reason. A file that is not replaced is not copied."""
+    accepted: list[Vec3] = field(default_factory=list)
+    """Shards whose files stay as other software left them, which the record of the files takes over."""
     kinds: dict[Vec3, set[str]] = field(default_factory=dict)
     """Kinds of the faults of each shard in the plan."""
 
     @property
     def is_empty(self) -> bool:
-        return self.document is None and not self.specs and not self.quarantined
+        return self.document is None and not (self.specs or self.quarantined or self.accepted)
 
 
 def check_unchanged(plan: LevelPlan) -> None:
@@ -100,7 +102,7 @@ def check_unchanged(plan: LevelPlan) -> None:
 def _is_still_broken(scope: LevelScope, shard: Vec3, kinds: set[str]) -> bool:
     """Return whether a shard still has its faults. A shard that only differs from the finer level is rebuilt from what that level contains now."""
     check = scope.check(decode=True)
-    if check is None or kinds == {"pyramid.differs"}:
+    if check is None or kinds <= {"pyramid.differs", "file.size_changed"}:
         return True
     stored = scope.files_of(shard)
     return ("file.lost" in kinds and len(stored) < len(scope.paths_of(shard))) or not kinds.isdisjoint(fault.kind for fault in check.check_files(stored).faults)
@@ -134,6 +136,7 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, set[str
         quarantine(path, folder, path[len(folder) + 1 :], why)
         if shard is not None:
             states[shard] = plan.scope.state_of(shard)
+    states |= {shard: plan.scope.state_of(shard) for shard in plan.accepted}
     copies = [(path, quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)) for path, why in plan.quarantined_copies]
 
     def record_state(spec: RegionSpec | RewriteSpec, result: Result) -> None:

@@ -23,7 +23,7 @@ from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import times
 from wkwdask.model.parsing import reading
-from wkwdask.model.states import grouped_digests
+from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, grouped_digests
 from wkwdask.model.target_array import InPlaceWrite
 from wkwdask.model.volume import relative_to
 from wkwdask.plans.pyramid import plan_pass, step_factors
@@ -35,16 +35,7 @@ from wkwdask.runs.report import Report, counted
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
-from wkwdask.store.records import (
-    FILE_RECORD_COLUMNS,
-    FILE_RECORD_NAME,
-    PROVENANCE_NAME,
-    read_creation_settings,
-    read_file_record,
-    read_provenance,
-    write_file_record,
-    write_provenance,
-)
+from wkwdask.store.records import PROVENANCE_NAME, read_creation_settings, read_file_record, read_provenance, write_file_record, write_provenance
 from wkwdask.verbs.pyramid import ExistingMag, RegionSpec, changed_shards, choose_mags, choose_method, factor_of, footprint
 from wkwdask.verbs.recompute import recorded_ladder
 from wkwdask.verbs.sources import box_setting, open_base_level, source_fingerprint

@@ -12,6 +12,7 @@ from wkwdask.formats.opening import SourceSelection, aligned_mags, format_of_ima
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
+from wkwdask.model.states import FILE_RECORD_COLUMNS
 from wkwdask.model.target_image import LevelSpec, NewLevels
 from wkwdask.model.volume import relative_to
 from wkwdask.plans.mag_ladder import mag_ladder, sorted_mags
@@ -21,7 +22,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
 from wkwdask.runs.staged import StagedMags, settings_of, stage
 from wkwdask.store.paths import is_remote
-from wkwdask.store.records import FILE_RECORD_COLUMNS, read_file_record, read_provenance
+from wkwdask.store.records import read_file_record, read_provenance
 from wkwdask.verbs.region_job import UpsampleJob, is_current
 from wkwdask.verbs.sources import box_setting, check_not_replaced, occupancy_digest, open_base_level, source_fingerprint
 

@@ -254,6 +254,9 @@ class Verification(Work["VerifyReport"]):
 
     def _report(self) -> VerifyReport:
         self._faults += self.scope.conclude(self.found)
+        broken = {fault.path for fault in self._faults if fault.severity == ERROR}
+        for scope in self._levels:
+            self._faults += scope.changed_sizes(broken)
         mags = []
         for scope in self._levels:
             findings = self.found.get(scope.key, Findings())

@@ -19,6 +19,7 @@ from wkwdask.formats.roots import root_of
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
+from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.target_array import InPlaceWrite
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.voxel_type import common_dtype
@@ -30,7 +31,7 @@ from wkwdask.runs.report import Report
 from wkwdask.runs.staged import StagedMags, check_existing, finish_interrupted_publication, settings_of, stage_array
 from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
-from wkwdask.store.records import FILE_RECORD_NAME, merge_file_record
+from wkwdask.store.records import merge_file_record
 from wkwdask.verbs.sources import box_setting
 
 if TYPE_CHECKING:

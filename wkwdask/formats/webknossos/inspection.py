@@ -30,10 +30,11 @@ from wkwdask.formats.wkw.repair import WkwRepair
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, moved
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.faults import Fault, Findings
+from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 from wkwdask.store.paths import any_path, basename, dirname, is_remote
-from wkwdask.store.records import FILE_RECORD_NAME, read_file_record, read_provenance
+from wkwdask.store.records import read_file_record, read_provenance
 
 if TYPE_CHECKING:
     import os

@@ -18,8 +18,9 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.formats.zarr.documents import is_view
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.faults import Fault
+from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.store import files
-from wkwdask.store.records import FILE_RECORD_NAME, PROGRESS_NAME, PROVENANCE_NAME, read_box
+from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, read_box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
