@@ -13,6 +13,7 @@ from verbs.forms import needs
 from verbs.stored_path import stored_path
 
 import wkwdask
+from wkwdask.errors import BoundsError
 
 ROUNDED = [pytest.param(form, marks=needs(form), id=form.name) for form in FOREIGN if form.rounds_down]
 
@@ -121,3 +122,16 @@ def test_all_files_of_a_group_are_set_aside_and_missing_ones_are_written(tmp_pat
     np.testing.assert_array_equal(wkwdask.read(image, mag="2"), expected)
     aside = [path for path in tmp_path.rglob("*") if ".wkwdask-quarantine" in str(path) and path.is_file() and path.suffix != ".txt"]
     assert len(aside) == 1
+
+
+@pytest.mark.needs("tensorstore")
+def test_copy_says_which_level_has_no_voxels_in_the_box(tmp_path):
+    (form,) = (form for form in FOREIGN if form.name == "rounded-down-scales")
+    url, copy, case = form.url(tmp_path, "image"), form.url(tmp_path, "copy"), draw_of_size(1, "uint16", (1, 21, 17, 13), (0, 0, 0))
+    form.save(case.array, url, (0, 0, 0))
+    report = wkwdask.copy(url, copy, bounding_box=(17, 1, 2, 4, 3, 9))
+    assert "32_32_32 has no voxels in the bounding box" in report.note
+    np.testing.assert_array_equal(wkwdask.read(copy, ((17, 1, 2), (21, 4, 11))), case.array[:, 17:, 1:4, 2:11])
+    assert [scale.mag.name for scale in wkwdask.info(copy).scales] == ["1"]
+    with pytest.raises(BoundsError, match="lies outside of the mag"):
+        wkwdask.copy(url, form.url(tmp_path, "other"), bounding_box=(50, 1, 2, 4, 3, 9))

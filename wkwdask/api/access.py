@@ -58,7 +58,7 @@ def open(
     layer : str, optional
         The layer, or the path of a group in N5 and Zarr; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag, such as ``"2-2-1"``; by default the mag of the path, else the finest mag that has files. Formats other than WKW also accept the key of a
+        The mag, such as ``"2-2-1"``; by default the mag of the path, else the finest mag that was written. Formats other than WKW also accept the key of a
         scale or the name of an array, such as ``"8_8_40"`` or ``"s1"``.
     chunks : str, int or sequence of 3 int
         ``"auto"`` (within dask's ``array.chunk-size``), ``"file"``, ``"block"``, a size such as ``"64MiB"``, or voxels along x, y, z.
@@ -136,7 +136,7 @@ def read(
     layer : str, optional
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default the mag of the path, else the finest mag that has files.
+        The mag; by default the mag of the path, else the finest mag that was written.
     threads : int, optional
         Threads that decode. By default as many as cores for arrays above 8 MiB, and one for smaller arrays, in other threads than the main one (where tasks
         of dask run) and in forked or spawned processes (such as workers of a data loader). Remote files are requested concurrently in any case.
@@ -215,7 +215,7 @@ def read_many(
     layer : str, optional
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default the mag of the path, else the finest mag that has files.
+        The mag; by default the mag of the path, else the finest mag that was written.
     threads : int, optional
         Threads that decode, as for :func:`read`.
     storage_options : mapping, optional
@@ -332,7 +332,7 @@ def sample(
     layer : str, optional
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default the mag of the path, else the finest mag that has files.
+        The mag; by default the mag of the path, else the finest mag that was written.
     storage_options : mapping, optional
         Access to a remote server, as for :func:`open`.
 

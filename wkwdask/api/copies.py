@@ -169,7 +169,7 @@ def _rechunk_levels(
     from wkwdask.graphs.job_array import check_restartable
     from wkwdask.graphs.runners import num_workers, resolve_existing, run_plan
 
-    level_copies, note = levels_in_box(find_levels(), options.box)
+    level_copies, left_out = levels_in_box(find_levels(), options.box)
     in_place = [level_copy for level_copy in level_copies if level_copy.destination is None]
     # A call that was killed while it replaced a mag in place may have left it renamed: complete the replacement, then look for the mags again.
     for level_copy in in_place:
@@ -204,7 +204,7 @@ def _rechunk_levels(
         for note in (*staged.notes, *([] if is_exact or not staged.loss else [UserWarning(staged.loss)])):
             warnings.warn(note, stacklevel=4)
         reports.append(run_plan(replace(staged, verify=staged.in_place and is_exact if verify is None else verify)))
-    return [*(replace(report, note="; ".join(filter(None, [report.note, note]))) for report in reports[:1]), *reports[1:]]
+    return [*(replace(report, note="; ".join(filter(None, [report.note, left_out]))) for report in reports[:1]), *reports[1:]]
 
 
 def copy(

@@ -161,7 +161,7 @@ class Layer:
         return self.entry if isinstance(self.entry, dict) else {}
 
     def open(self, mag: MagLike | None = None, **options: Any) -> da.Array:
-        """Open a mag as a dask array, by default the finest mag that has files; options as for :func:`wkwdask.open`."""
+        """Open a mag as a dask array, by default the finest mag that was written; options as for :func:`wkwdask.open`."""
         from wkwdask.api.access import open as open_array
 
         self._check_current()
@@ -182,7 +182,7 @@ class Layer:
         return view(self.dataset, layer=self.name, **options)
 
     def compute_largest_segment_id(self) -> int:
-        """Compute the largest value of the finest mag that has files, brick by brick, on threads or the active dask Client.
+        """Compute the largest value of the finest mag that was written, brick by brick, on threads or the active dask Client.
 
         The JSON is not changed: :meth:`Dataset.set_largest_segment_id` writes the id.
 

@@ -58,7 +58,7 @@ def build_pyramid(
     layer : str or sequence of str, optional
         One layer, or several that are processed one after the other; may be omitted if there is only one.
     finest : Mag, str, int or sequence of 3 int, optional
-        The mag to start from; by default the finest mag that has files.
+        The mag to start from; by default the finest mag that was written.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags to build. Each is built from the one before it; factors above 2 are allowed, such as from 1 to 4-4-1.
     coarsest : Mag, str, int or sequence of 3 int, optional
@@ -226,7 +226,7 @@ def upsample(
     layer : str, optional
         The layer; may be omitted if there is only one.
     source : Mag, str, int or sequence of 3 int, optional
-        The coarse mag to start from; by default the finest mag that has files.
+        The coarse mag to start from; by default the finest mag that was written.
     finest : Mag, str, int or sequence of 3 int, optional
         The finest mag to build, 1 by default. The mags of WEBKNOSSOS's ladder (or of other layers) between it and the source are built too. A mag that has
         data is kept, unless this function built it from the source and ``existing`` is not ``"error"``.

@@ -54,7 +54,7 @@ def label_statistics(
     layer : str, optional
         The layer with the labels; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag of the labels; by default the mag of the path, else the finest mag that has files.
+        The mag of the labels; by default the mag of the path, else the finest mag that was written.
     color_mag : Mag, str, int or sequence of 3 int, optional
         The mag of the other layer; by default its finest mag that is not finer than that of the labels.
     bounding_box : BoundingBox, str or sequence, optional
@@ -204,7 +204,7 @@ def histogram(
     layer : str, optional
         The layer; may be omitted if there is only one, or only one color layer.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default the mag of the path, else the finest mag that has files. A coarser mag is faster, but its values are averages.
+        The mag; by default the mag of the path, else the finest mag that was written. A coarser mag is faster, but its values are averages.
     bins : int, optional
         Number of bins. By default, each value of integer types of 8 and 16 bits is counted. Other types have 4096 bins, or fewer if float values lie too
         close together.

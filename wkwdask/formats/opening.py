@@ -145,7 +145,7 @@ def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag 
     resolved = find(url)
     image, volume = resolved.open(layer, mag)
     listed = resolved.choose_listed(layer)
-    # A path without a mag means the finest mag with files, which can become another one: only a named mag is cached.
+    # A path without a mag means the finest mag that was written, which can become another one: only a named mag is cached.
     if listed.container is None:
         is_cacheable, records = mag is not None or is_remote(volume.name) or image.key is not None, []
     else:
