@@ -94,7 +94,7 @@ def quarantine(path: str, level_folder: str, relative_path: str, why: str, *, ke
 
 def withdraw_equal(path: str, place: str) -> bool:
     """Remove the copy of a file from the quarantine if the file has not changed since; return whether it was removed."""
-    if not files.isfile(path) or not (files.samefile(path, place) or is_equal(path, place)):
+    if not files.isfile(path) or not files.isfile(place) or not (files.samefile(path, place) or is_equal(path, place)):
         return False
     for copy in (place, f"{place}.txt"):
         files.unlink(copy)

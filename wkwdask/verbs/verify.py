@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, LockedError
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.model.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
+from wkwdask.model.faults import ERROR, NOTE, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.job_records import JobState, job_states, problem_of
@@ -254,7 +254,7 @@ class Verification(Work["VerifyReport"]):
 
     def _report(self) -> VerifyReport:
         self._faults += self.scope.conclude(self.found)
-        broken = {fault.path for fault in self._faults if fault.severity == ERROR}
+        broken = {fault.path for fault in self._faults if fault.severity != NOTE and not fault.kind.startswith("pyramid.")}
         for scope in self._levels:
             self._faults += scope.changed_sizes(broken)
         mags = []
