@@ -29,12 +29,12 @@ FILE_RECORD_NBYTES = 3
 def parse_file_record(data: bytes, path: str) -> npt.NDArray[np.int64]:
     """Parse the record of the files of a level, see ``wkwdask.store.records``."""
     try:
-        rows = np.load(io.BytesIO(data), allow_pickle=False)
+        rows = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except Exception as error:  # numpy parses headers with ast.literal_eval, which raises many types of errors on damaged ones
         raise CorruptError(f"{path}: not a file record ({error}); remove it, or rebuild the mag") from None
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != FILE_RECORD_COLUMNS:
         raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})")
-    return rows  # type: ignore[no-any-return]
+    return rows
 
 
 # Golden-ratio constant of SplitMix64, and the finalizer of MurmurHash3 (fmix64): multiply, then xor with the upper half.
