@@ -5,17 +5,12 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from verbs.cases import Case, draw_of_size
 from verbs.foreign_forms import FOREIGN
-from verbs.forms import needs
 from verbs.stored_path import stored_path
 
 import wkwdask
 from wkwdask.errors import BoundsError
-
-ROUNDED = [pytest.param(form, marks=needs(form), id=form.name) for form in FOREIGN if form.rounds_down]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,49 +22,6 @@ def _synchronous():
 def files_below(url):
     paths = stored_path(url).rglob("*")
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths if path.is_file()}
-
-
-def data_files(url):
-    return {path: content for path, content in files_below(url).items() if "/.wkwdask" not in path}
-
-
-def chunks_of_level(form, url):
-    """List the files of the coarser level."""
-    folder = {"ngff": "1", "precomputed": "32_32_32", "n5": "s1"}[form.engine]
-    return sorted(name for name in files_below(url) if f"/{folder}/" in name and not name.endswith(".json"))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("form", ROUNDED)
-@settings(max_examples=4)
-@given(size=st.tuples(*[st.integers(9, 40)] * 3), seed=st.integers(0, 99), data=st.data())
-def test_checks_and_repairs_end_with_the_level(tmp_path_factory, form, size, seed, data):
-    folder, case = tmp_path_factory.mktemp("rounded"), draw_of_size(seed, "uint16", (1, *size), (0, 0, 0))
-    url, (mag,) = form.url(folder, "image"), form.levels
-    form.save(case.array, url, (0, 0, 0))
-    level = form.level_of(case, mag)
-    assert not wkwdask.verify(url, pyramid=True, method="max").faults
-    before = files_below(url)
-    assert not wkwdask.repair(url, rebuild_differing=True, method="max", older_than=0).actions
-    assert files_below(url) == before
-
-    damaged = stored_path(data.draw(st.sampled_from(chunks_of_level(form, url))))
-    damage = data.draw(st.sampled_from(["cut", "removed", "changed"]))
-    if damage == "cut":
-        damaged.write_bytes(damaged.read_bytes()[:3])
-    elif damage == "removed":
-        damaged.unlink()
-    else:
-        voxel = tuple(data.draw(st.integers(0, n - 1)) for n in level.size)
-        array = np.full((1, 1, 1, 1), 300, np.uint16)
-        wkwdask.write(url, None, array, mag=mag, region=(voxel, tuple(n + 1 for n in voxel)))
-    wkwdask.repair(url, rebuild_differing=True, method="max", older_than=0)
-    np.testing.assert_array_equal(wkwdask.open(url, mag=mag).compute(), level.array)
-    assert data_files(url).keys() == before.keys()
-    aside = files_below(url).keys() - before.keys()
-    assert sum(not path.endswith(".txt") for path in aside if "quarantine" in path) == (damage != "removed")
-    assert not wkwdask.repair(url, rebuild_differing=True, method="max", older_than=0).actions
-    assert files_below(url).keys() - before.keys() == aside
 
 
 @pytest.mark.needs("zarr")
