@@ -71,6 +71,10 @@ class SpaceWarning(UserWarning):
     """A job will probably need more bytes or inodes than its file system has free."""
 
 
+class DiscardWarning(UserWarning):
+    """A job discards the finished work of an interrupted one, because it starts over."""
+
+
 class ViewerWarning(UserWarning):
     """The volume follows its specification, but Neuroglancer shows it wrongly."""
 

@@ -15,7 +15,7 @@ from support.inside import limited, workers_of
 from support.locks import dead_process, put_lock
 
 import wkwdask
-from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError, ResumeError
+from wkwdask.errors import CorruptError, DiscardWarning, ExistsError, LockedError, MissingError, ResumeError
 
 CASE = CASES["parts"]
 DONE = 60  # tasks before the interruption
@@ -120,8 +120,21 @@ def test_an_interruption_before_the_first_task_leaves_nothing(folder, undisturbe
     assert contents(folder) == undisturbed.before
 
 
-def test_overwrite_discards_an_interrupted_job(folder, undisturbed):
-    interrupt(folder)
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_restart_discards_an_interrupted_job_and_says_how_much(folder, undisturbed, existing):
+    done = interrupt(folder, existing=existing)
+    with pytest.warns(DiscardWarning, match=rf"discards the finished work of an interrupted job: {len(done)} tasks, .*B of build_pyramid of {folder}/seg"):
+        _, ran = resume(folder, existing="restart")
+    assert ran == undisturbed.tasks
+    undisturbed.check(folder)
+
+
+def test_overwrite_continues_an_interrupted_job_only_once(folder, undisturbed):
+    """A finished job is done again."""
+    done = interrupt(folder, existing="overwrite")
+    report, ran = resume(folder, existing="overwrite")
+    assert ran == undisturbed.tasks - done
+    assert f"{len(done)} tasks had been finished before" in report.note
     _, ran = resume(folder, existing="overwrite")
     assert ran == undisturbed.tasks
     undisturbed.check(folder)
@@ -185,8 +198,8 @@ def test_an_interrupted_job_refuses_other_settings(folder, undisturbed):
     before = contents(folder), sorted(job_folders(folder)[0].rglob("*"))
     for options, message in OTHERS:
         for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
-            for existing in ("error", "resume"):
-                listed = f'made with other settings: .*{message}.*; use the same settings, or existing="overwrite"'
+            for existing in ("error", "resume", "overwrite"):
+                listed = f'made with other settings: .*{message}.*; the same settings continue it, existing="restart" starts over'
                 with regions_of(CASE.region_vx), pytest.raises(ResumeError, match=listed):
                     verb(folder, "seg", existing=existing, **{"mags": CASE.mags, **options})
     assert (contents(folder), sorted(job_folders(folder)[0].rglob("*"))) == before
@@ -219,25 +232,29 @@ def test_another_box_of_the_layer_is_not_resumed(folder):
     path.write_text(json.dumps(document))
     with pytest.raises(ResumeError, match="box was 13,0,9,150,120,60, is 13,0,9,140,120,60"):
         CASE.build(folder)
-    resume(folder, existing="overwrite")
+    with pytest.warns(DiscardWarning):
+        resume(folder, existing="restart")
     assert leftovers(folder) == []
 
 
 # ----------------------------------------------------------------------------- another source
 
 
-def test_a_change_of_a_read_source_file_is_noticed(folder, undisturbed):
-    interrupt(folder)
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_a_change_of_a_read_source_file_is_noticed(folder, undisturbed, existing):
+    """The message says one thing: what starts over."""
+    interrupt(folder, existing=existing)
     path = source_file(folder, 0)
     before = contents(folder)
     touch(path)
-    with pytest.raises(
-        ResumeError, match=rf"the source has changed since the job was interrupted \(.*{path.name} was changed last, it has \d+ bytes\).*overwrite"
-    ):
-        CASE.build(folder)
+    change = rf"\(.*{path.name} was changed last, it has \d+ bytes\)"
+    with pytest.raises(ResumeError, match=rf"the source has changed since the job was interrupted {change}; existing=.restart. starts over$") as caught:
+        CASE.build(folder, existing=existing)
+    assert not getattr(caught.value, "__notes__", [])
     assert contents(folder) == before
     assert len(job_folders(folder)) == 1  # the change may be undone
-    resume(folder, existing="overwrite")
+    with pytest.warns(DiscardWarning):
+        resume(folder, existing="restart")
     undisturbed.check(folder)
 
 
@@ -271,8 +288,9 @@ def test_a_rewritten_source_is_noticed(folder, is_finished):
         interrupt(folder)
     voxels = wkwdask.read(folder, layer="seg", mag="1")
     wkwdask.to_wkw(voxels, folder / "seg" / "1", offset=(13, 0, 9), block_len=8, file_len=4, compression="lz4", existing="overwrite")
-    with pytest.raises(ResumeError, match=r"the source was replaced|have changed since"):
-        CASE.build(folder, existing="resume")
+    for existing in ("resume",) if is_finished else ("resume", "overwrite"):
+        with pytest.raises(ResumeError, match=r"the source was replaced; existing=.(restart. starts over|overwrite. replaces it)$|have changed since"):
+            CASE.build(folder, existing=existing)
 
 
 # ----------------------------------------------------------------------------- after the end
@@ -357,12 +375,17 @@ def test_an_interrupted_overwriting_job_is_resumed(folder, undisturbed):
     undisturbed.check_records(folder)
 
 
-@pytest.mark.long
-def test_overwrite_discards_an_interrupted_overwriting_job(folder, undisturbed):
+def test_overwrite_continues_its_interrupted_job(folder, undisturbed):
+    """Several times, and the old mags stay visible until the end."""
     resume(folder, method="max")
-    interrupt(folder, existing="overwrite")
-    assert resume(folder, existing="overwrite")[1] == undisturbed.tasks
+    old = contents(folder)
+    done = interrupt(folder, existing="overwrite")
+    more = interrupt(folder, existing="overwrite")
+    assert len(more) > len(done)
+    assert contents(folder) == old
+    assert resume(folder, existing="overwrite")[1] == undisturbed.tasks - more
     undisturbed.check(folder)
+    undisturbed.check_records(folder)
 
 
 def test_a_mag_that_appeared_since_the_interruption_is_not_replaced(folder, undisturbed):
@@ -439,7 +462,8 @@ def test_an_array_replaces_an_interrupted_job_only_with_overwrite(folder, undist
     with pytest.raises(ResumeError, match="an interrupted job writes the same mags"):
         wkwdask.to_wkw(array, folder / "seg" / CASE.mags[0], offset=(10, 10, 10))
     assert journaled(folder) == done
-    wkwdask.to_wkw(array, folder / "seg" / CASE.mags[0], offset=(10, 10, 10), existing="overwrite")
+    with pytest.warns(DiscardWarning, match=f"{DONE} tasks"):
+        wkwdask.to_wkw(array, folder / "seg" / CASE.mags[0], offset=(10, 10, 10), existing="overwrite")
     assert leftovers(folder) == []
     resume(folder, existing="overwrite")
     undisturbed.check(folder)

@@ -145,7 +145,7 @@ def test_resume(dataset, call):
     assert err.count("\n") == 1  # one line, with its notes
     assert err.startswith("error: ")
     assert "x2.wkw" in err
-    assert "finished work is kept: the same call resumes, --overwrite starts over" in err
+    assert re.search(r"finished work is kept \(\d+ tasks, .*B\): the same command resumes, --restart starts over", err)
     repair()
     code, _, err = call(*command, "--method", "mean", "--resume")
     assert code == 1
@@ -166,17 +166,23 @@ def test_resume(dataset, call):
     assert "--overwrite" in err
     code, _, err = call(*command, "--resume", "--overwrite")
     assert code == 2
-    assert "--resume continues a run, --overwrite discards it: use one of them" in err
+    assert "--resume continues a run, --overwrite replaces what exists: use one of them" in err
 
 
-def test_overwrite_discards_an_interrupted_run(dataset, call):
+@pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")
+def test_restart_discards_an_interrupted_run(dataset, call):
     repair = damage(dataset)
     command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
     with regions_of(4):
         assert call(*command)[0] == 3  # some tasks failed
     repair()
     assert len(mags_of(dataset)) == 2
-    assert call(*command, "--method", "max", "--overwrite")[0] == 0
+    code, _, err = call(*command, "--method", "max", "--overwrite")
+    assert code == 1
+    assert "the same settings continue it, --restart starts over" in err
+    code, _, err = call(*command, "--method", "max", "--restart")
+    assert code == 0
+    assert err.startswith("warning: discards the finished work of an interrupted job: ")
     assert mags_of(dataset) == ["1", "2", "4"]
 
 

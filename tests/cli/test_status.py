@@ -43,7 +43,8 @@ def test_an_interrupted_job(interrupted):
     assert job["state"] == "can_go_on"
     shown = _status(interrupted)
     assert shown.returncode == 3
-    assert "the same command resumes it" in shown.output
+    assert "the same call resumes it" in shown.output
+    assert f"removed by: wkwdask cancel {interrupted}/seg --discard" in shown.output
     assert f"7/{job['total']} tasks" in shown.output
     assert "ETA" not in shown.output
     assert "to_wkw: finished" in shown.output  # the job that wrote mag 1
@@ -108,3 +109,18 @@ def test_cancel_needs_a_slurm_job(interrupted):
     result = run_here("cancel", interrupted)
     assert result.returncode == 1
     assert "no running job" in result.output
+
+
+@pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")
+def test_after_ctrl_c_the_command_says_what_is_kept_and_what_resumes(tmp_path):
+    folder = tmp_path / "ds"
+    CASE.make_source(folder)
+    command = ("pyramid", folder, "--layer", "seg", "--coarsest", "16")
+    with dask.config.set(scheduler="sync"), regions_of(CASE.region_vx):
+        for options, resuming in (((), "the same command"), (("--restart",), "the same command with --overwrite")):
+            with stopping(tmp_path / "log", 7, KeyboardInterrupt()):
+                stopped = run_here(*command, *options)
+            assert stopped.returncode == 130
+            last = stopped.stderr.splitlines()[-1]
+            assert last.startswith("interrupted; finished work is kept (7 tasks, ")
+            assert last.endswith(f"): {resuming} resumes, --restart starts over")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults.drivers import regions_of
+from faults.drivers import journaled, regions_of
 from faults.trees import contents, leftovers, make_dataset
 from support.commands import run_here
 from support.inside import last_jobs_of, submitted_to
@@ -182,9 +182,9 @@ def commands(sbatch_calls):
         yield found
 
 
-def in_slurm(monkeypatch, number, restarts, command):
+def in_slurm(monkeypatch, number, restarts, command, element=0):
     """Run the command of a job."""
-    of_job = {"SLURM_JOB_ID": number, "SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_TASK_ID": 0, "SLURMD_NODENAME": "n0", "SLURM_CLUSTER_NAME": ""}
+    of_job = {"SLURM_JOB_ID": number, "SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_TASK_ID": element, "SLURMD_NODENAME": "n0", "SLURM_CLUSTER_NAME": ""}
     with monkeypatch.context() as patch:
         for name, value in of_job.items():
             patch.setenv(name, str(value))
@@ -227,6 +227,38 @@ def test_arrays_follow_until_all_tasks_are_done(commands, tmp_path, monkeypatch,
             in_slurm(monkeypatch, len(commands) - 1, 0, commands[-2])
             in_slurm(monkeypatch, len(commands), 0, commands[-1])
     assert left == [4, 2]
+    found = contents(folder)
+    wkwdask.build_pyramid(folder, existing="overwrite")
+    assert contents(folder) == found
+    assert not leftovers(folder)
+
+
+def test_the_same_submit_continues_after_its_jobs_were_killed(commands, tmp_path, monkeypatch):
+    """One of two elements has done its share, which the second array does not repeat."""
+    volume = np.random.default_rng(0).integers(1, 255, (1, 128, 128, 64), np.uint8)
+    folder = make_dataset(tmp_path / "ds", (1, 1, 1))
+    wkwdask.to_wkw(volume, folder / "color" / "1", block_len=8, file_len=2)
+    wkwdask.build_pyramid(folder, method="min")
+    arguments = ["submit", "pyramid", "ds", "--cluster", "slurm-array", "--elements", "2", "--overwrite"]
+    scontrol = tmp_path / "programs" / "scontrol"
+    with regions_of(32), last_jobs_of(1):
+        run_here(*arguments)
+        in_slurm(monkeypatch, 1, 0, commands[0])
+        done = journaled(folder)
+        assert done
+        scontrol.write_text('#!/bin/sh\ntest "$2" != show && exit\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n')
+        (job,) = [job for job in json.loads(run_here("status", folder, "--json").stdout) if job["state"] != "finished"]
+        assert job["resume"] == {"arguments": arguments, "folder": str(tmp_path)}
+        again = run_here(*job["resume"]["arguments"])
+        assert again.returncode == 0, again.output
+        scontrol.write_text("#!/bin/sh\n")
+        assert len(commands) == 4
+        assert commands[2][-2] == job["folder"]
+        rounds = json.loads(Path(job["folder"], "batch.json").read_text())["rounds"]
+        assert [(one["tasks"], one["journaled"]) for one in rounds] == [(rounds[0]["tasks"], 0), (rounds[0]["tasks"] - len(done), len(done))]
+        for number in range(2):
+            in_slurm(monkeypatch, 3, 0, commands[2], number)
+        assert in_slurm(monkeypatch, 4, 0, commands[3]).returncode == 0
     found = contents(folder)
     wkwdask.build_pyramid(folder, existing="overwrite")
     assert contents(folder) == found

@@ -16,7 +16,7 @@ import pytest
 
 import wkwdask
 from wkwdask import BoundingBox, Mag, Sharding
-from wkwdask.errors import ExistsError, LockedError, ResumeError
+from wkwdask.errors import DiscardWarning, ExistsError, LockedError, ResumeError
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.info import new_document as new_info
 from wkwdask.formats.precomputed.info_file import InfoEdit
@@ -463,16 +463,17 @@ def test_a_job_that_overwrites_goes_on_as_such(layer):
 
 
 @pytest.mark.parametrize("names", [("1",), ("1", "2"), ("2", "4")])
-@pytest.mark.parametrize("existing", ["error", "resume"])
+@pytest.mark.parametrize("existing", ["error", "resume", "overwrite"])
 def test_another_job_does_not_throw_away_what_can_go_on(layer, names, existing):
     before = interrupted(layer, names=("1", "2"))
     other = folder_of(layer, Owner.this_process("another"), names)
-    with pytest.raises(ResumeError, match=r'an interrupted job writes the same mags; existing="resume" .* "overwrite" starts again'):
+    with pytest.raises(ResumeError, match=r'an interrupted job writes the same mags; .* existing="restart" discards it'):
         other.start(existing, {"command": "another"})
     assert find_interrupted(str(layer), before.targets).job == before.owner.job
     assert not os.path.exists(other.root)
     assert [lock_holder(str(layer / name)) for name in ("1", "2", "4")] == [None] * 3
-    assert other.start("overwrite", {"command": "another"}) is None
+    with pytest.warns(DiscardWarning, match="1 task, 0 B"):
+        assert other.start("restart", {"command": "another"}) is None
     assert not os.path.exists(before.root)
     other.discard()
     assert [name for name in hidden(layer) if name.startswith(".wkwdask-job")] == []

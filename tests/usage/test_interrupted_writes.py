@@ -11,6 +11,7 @@ import pytest
 from support.commands import run_here
 
 import wkwdask
+from wkwdask.errors import DiscardWarning
 
 OPTIONS = {"block_len": 8, "file_len": 1}
 VOXELS = np.arange(1, 4097, dtype=np.uint32).reshape(16, 16, 16)
@@ -70,9 +71,38 @@ def test_the_same_call_resumes(interrupted):
 
 
 def test_another_array_starts_over(interrupted):
-    write(interrupted, voxels=VOXELS + 1)
+    with pytest.warns(DiscardWarning, match="5 tasks, 10.4 kB of to_wkw"):
+        write(interrupted, voxels=VOXELS + 1)
     assert Plug.seen == 8
     np.testing.assert_array_equal(wkwdask.read(interrupted / "seg" / "1")[0], VOXELS + 1)
+
+
+def test_overwriting_starts_over_and_says_how_much_is_discarded(tmp_path):
+    """Nothing shows that a graph of the same name computes the same voxels."""
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    with pytest.raises(StoppedError) as caught:
+        write(tmp_path / "ds", most=5, existing="overwrite")
+    assert caught.value.__notes__ == ['finished work is kept (5 tasks, 10.4 kB): existing="resume" resumes with any array']
+    assert 'the same call resumes it if existing is "resume", then with any array' in run_here("status", tmp_path / "ds").stdout
+    with pytest.warns(DiscardWarning, match="discards the finished work of an interrupted job: 5 tasks, 10.4 kB of to_wkw"):
+        write(tmp_path / "ds", existing="overwrite")
+    assert Plug.seen == 8
+
+
+def test_overwriting_with_a_token_resumes(tmp_path):
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    write(tmp_path / "ds", voxels=VOXELS + 1)
+    with pytest.raises(StoppedError):
+        write(tmp_path / "ds", most=5, existing="overwrite", token="v1")
+    report = write(tmp_path / "ds", existing="overwrite", token="v1")
+    assert Plug.seen == 3
+    assert "5 files had been finished before" in report.note
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "seg" / "1")[0], VOXELS)
+    with pytest.raises(StoppedError):
+        write(tmp_path / "ds", most=5, existing="overwrite", token="v2")
+    with pytest.warns(DiscardWarning):
+        write(tmp_path / "ds", existing="overwrite", token="v3")
+    assert Plug.seen == 8
 
 
 def test_an_array_of_another_name_resumes_only_on_request(interrupted):
@@ -84,8 +114,8 @@ def test_an_array_of_another_name_resumes_only_on_request(interrupted):
 
 def test_status_reports_and_cancel_discards_the_job(interrupted):
     printed = run_here("status", interrupted).stdout
-    assert "the same call with the same array resumes it" in printed
-    assert "wkwdask cancel --discard removes it" in printed
+    assert 'the same call with the same array resumes it, and with any array if existing is "resume"' in printed
+    assert f"removed by: wkwdask cancel {interrupted}/seg --discard" in printed
     refused = run_here("cancel", interrupted)
     assert refused.returncode == 1
     assert "was interrupted, --discard removes it" in refused.stderr

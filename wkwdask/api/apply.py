@@ -40,7 +40,7 @@ def apply(
     dtype: npt.DTypeLike | None = None,
     channels: int = 1,
     category: Literal["color", "segmentation"] | None = None,
-    existing: Literal["error", "resume", "overwrite"] = "error",
+    existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     combine: Callable[[Any, Any], Any] = operator.add,
     token: str | None = None,
     retries: int = 2,
@@ -87,8 +87,9 @@ def apply(
         Number of channels of the result.
     category : {"color", "segmentation"}, optional
         Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
-    existing : {"error", "resume", "overwrite"}
-        Action if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the mag exists. An interrupted job is resumed. ``"overwrite"`` and ``"restart"`` replace the mag and discard an
+        interrupted job, since its function may have changed.
     combine : callable
         Function that combines two values to one if there is no target; values come in the order of their bricks.
     token : str, optional

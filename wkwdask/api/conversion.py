@@ -27,6 +27,7 @@ from wkwdask.formats.opening import (
     target_for,
 )
 from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of, storage_records
+from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
@@ -34,7 +35,9 @@ from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import make_options
 from wkwdask.model.target_image import Destination
 from wkwdask.model.voxel_type import guess_category
+from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, counted, format_nbytes, merge_reports
+from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
 from wkwdask.verbs.export import check_suffix, lay_out_export
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.format import SingleFile
     from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.runs.calls import Call
     from wkwdask.verbs.estimate import ConversionPlan
     from wkwdask.verbs.rechunk import CopySource, Rechunk
 
@@ -74,7 +78,7 @@ def convert(
     on_error: Literal["fail", "fill"] = "fail",
     strict_box: bool = False,
     verify: bool = False,
-    existing: Literal["error", "resume", "overwrite"] = "error",
+    existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
@@ -141,8 +145,9 @@ def convert(
     verify : bool
         Decode all voxels of source and target and compare them before a mag is published. By default copied chunks are not decoded, only checked: the lengths
         inside of LZ4 blocks and the sizes of uncompressed chunks must add up. Not for images, whose sections are decoded anyway.
-    existing : {"error", "resume", "overwrite"}
-        Action if the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it. An export replaces a folder only if an
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the target exists. An interrupted job is resumed, except with ``"restart"``, which starts over and replaces like
+        ``"overwrite"``. An export replaces a folder only if an
         export made it.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset, and reading HDF5 data through links, external storage or virtual datasets outside the
@@ -268,7 +273,7 @@ def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Ex
 
     start, path = time.monotonic(), single_file.path
     call = repr((source, sorted(selection.items())))
-    if not is_dry_run() and single_file.finish(call) and existing != "overwrite":
+    if not is_dry_run() and single_file.finish(call) and not replaces(existing):
         return Report((), 0, time.monotonic() - start, f"{path}: was complete when an earlier call was interrupted, and is published now")
     single_file.check(existing, selection)
     if isinstance(source, (str, os.PathLike)) and not _changes_voxels(selection):
@@ -280,7 +285,7 @@ def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Ex
             count, nbytes = single_file.pack(location)
             return Report((), 0, time.monotonic() - start, f"{path}: {counted(count, 'file')} of {location}, unchanged, {format_nbytes(nbytes)}")
     # The same call resumes also if it was interrupted between the last level and the file.
-    report = convert(source, single_file.folder_url, existing="overwrite" if existing == "overwrite" else "resume", **selection)
+    report = convert(source, single_file.folder_url, existing=existing if replaces(existing) else "resume", **selection)
     if is_dry_run():
         return report
     made = {mag.path for mag in report.mags}
@@ -420,19 +425,20 @@ def _convert_levels(image: Image, destination: Destination, selection: LayerSele
 
     target_image = target_for(replace(destination, mag=mags[0] if names_mag else None))
     note = target_image.unchanged_levels_note(existing)
-    # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
-    report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, has_later_steps=selection.finest_only)
-    if selection.finest_only:
-        # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole layer would start from that one.
-        url = target_image.url_of(report.mags[0].path) if report.mags else destination.url
-        report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=destination.allow_external)])
+    with same_call() as call:
+        # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
+        report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, has_later_steps=selection.finest_only)
+        if selection.finest_only:
+            # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole layer would start from that one.
+            url = target_image.url_of(report.mags[0].path) if report.mags else destination.url
+            report = merge_reports([report, build_pyramid(url, existing=_pyramid_policy(existing, call), allow_external=destination.allow_external)])
     unusable = describe_unusable_levels(image) if selection.mags is None and not selection.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, note, unusable])))
 
 
 def _convert_images(source: Paths, destination: Destination, source_options: SourceOptions, storage: Any, existing: Existing, *, pyramid: bool) -> Report:
     """Convert images or an array in files to one level of an image."""
-    from wkwdask.graphs.runners import num_workers, run_plan
+    from wkwdask.graphs.runners import accepting_own, num_workers, run_plan
 
     target_image = target_for(destination)
     try:
@@ -450,13 +456,21 @@ def _convert_images(source: Paths, destination: Destination, source_options: Sou
     url = target_image.url_of(staged.staged.folders[0])
     for warning in (*map(SectionWarning, staged.notes), *staged.warnings):
         warnings.warn(warning, stacklevel=3)
-    try:
-        report = run_plan(staged)
-    except ExistsError:
-        if not pyramid or not staged.staged.is_finished():
-            raise
-        # The mag is finished: an earlier call was interrupted while it built the pyramid, or right after it.
-        return build_pyramid(url, existing="resume", allow_external=destination.allow_external)
-    if pyramid:
-        report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=destination.allow_external)])
+    with same_call() as call:
+        if existing == "overwrite" and pyramid:
+            join_interrupted_call([staged.staged])
+        try:
+            report = run_plan(accepting_own(staged, existing) if pyramid else staged)
+        except ExistsError:
+            if not pyramid or not staged.staged.is_finished():
+                raise
+            # The mag is finished: an earlier call was interrupted while it built the pyramid, or right after it.
+            return build_pyramid(url, existing="resume", allow_external=destination.allow_external)
+        if pyramid:
+            report = merge_reports([report, build_pyramid(url, existing=_pyramid_policy(existing, call), allow_external=destination.allow_external)])
     return replace(report, note="\n".join(filter(None, [report.note, note])))
+
+
+def _pyramid_policy(existing: Existing, call: Call) -> Existing:
+    """Return the policy for the pyramid of a level: an interrupted pyramid of a level that this call has replaced is not continued."""
+    return "restart" if existing == "overwrite" and call.has_written else existing

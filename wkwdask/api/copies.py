@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
 from wkwdask.formats.registry import default_format, format_of, storage_records
+from wkwdask.formats.replaceable import replaces
 from wkwdask.formats.roots import root_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import make_options, options_of
+from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_interrupted_publication
 from wkwdask.store import files
@@ -61,8 +63,9 @@ def rechunk(
         The mags, by default all of each layer.
     bounding_box : BoundingBox, str or sequence, optional
         Part to store: x, y, z, width, height, depth [voxels of mag 1]; needs a target.
-    existing : {"error", "resume", "overwrite"}
-        Action if a mag of the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if a mag of the target exists. An interrupted job is resumed, except with ``"restart"``, which starts over and replaces like
+        ``"overwrite"``.
     verify : bool, optional
         Read all voxels back and compare them before a mag is published; by default True if mags are replaced in place.
     allow_external : bool
@@ -157,6 +160,7 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     return rechunk(url, target, compression=compression or record.compressor or None, **options)
 
 
+@same_call()
 def _rechunk_levels(
     source_format: ArrayFormat,
     find_levels: Callable[[], list[LevelCopy]],
@@ -167,7 +171,7 @@ def _rechunk_levels(
 ) -> list[Report]:
     """Store levels again, one after the other; return the reports of those that changed."""
     from wkwdask.graphs.job_array import check_restartable
-    from wkwdask.graphs.runners import num_workers, resolve_existing, run_plan
+    from wkwdask.graphs.runners import accepting_own, num_workers, resolve_existing, run_plan
 
     level_copies, left_out = levels_in_box(find_levels(), options.box)
     in_place = [level_copy for level_copy in level_copies if level_copy.destination is None]
@@ -187,7 +191,7 @@ def _rechunk_levels(
     def stage(level_copy: LevelCopy, existing: str) -> Rechunk | None:
         return lay_out_rechunk(source_format, level_copy, options, existing, workers)
 
-    check_restartable(len(level_copies), overwrites="level" in options.stored.explicit() if in_place else existing == "overwrite")
+    check_restartable(len(level_copies), overwrites="level" in options.stored.explicit() if in_place else replaces(existing))
     # All levels are planned once before the first is stored: an invalid option or an existing target must not leave a part of them done.
     if in_place:
         level_copies = [level_copy for level_copy in level_copies if stage(level_copy, existing) is not None]
@@ -199,6 +203,7 @@ def _rechunk_levels(
         staged = stage(level_copy, existing)
         if staged is None:  # a concurrent call stored it already
             continue
+        staged = staged if staged.in_place else accepting_own(staged, existing)
         # Lossy encodings change voxels, so they are compared only if verify=True asks for it.
         is_exact = not staged.decodes or staged.loss is None
         for note in (*staged.notes, *([] if is_exact or not staged.loss else [UserWarning(staged.loss)])):
@@ -238,8 +243,9 @@ def copy(
         Part to copy: x, y, z, width, height, depth [voxels of mag 1 of the source]; everything outside is zero in the copy.
     translate : sequence of 3 int
         Offset added to all positions along x, y, z [voxels of mag 1]; a multiple of each copied mag.
-    existing : {"error", "resume", "overwrite"}
-        Action if a mag of the target exists. An interrupted copy is resumed, except with ``"overwrite"``, which discards it.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if a mag of the target exists. An interrupted copy is resumed, except with ``"restart"``, which starts over and
+        replaces like ``"overwrite"``.
     verify : bool
         Read all voxels back and compare them before a mag is published.
     allow_external : bool

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Voxels = da.Array | npt.NDArray[Any] | DataArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Existing = Literal["error", "resume", "overwrite"]
+Existing = Literal["error", "resume", "overwrite", "restart"]
 MagLike = Mag | str | int | Sequence[int]
 
 

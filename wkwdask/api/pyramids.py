@@ -11,11 +11,14 @@ from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, parse_voxe
 from wkwdask.formats.opening import options_of
 from wkwdask.formats.precomputed.format import FORMAT as PRECOMPUTED
 from wkwdask.formats.registry import storage_records
+from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import make_options
+from wkwdask.runs.calls import same_call
 from wkwdask.runs.report import Report, merge_reports
+from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.pyramid import Pyramid, PyramidOptions, lay_out_pyramid
 from wkwdask.verbs.update import lay_out_update
@@ -39,7 +42,7 @@ def build_pyramid(
     align_with: str | bool = True,
     method: str = "default",
     ignore_zero: bool = False,
-    existing: Literal["error", "resume", "overwrite"] = "error",
+    existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     update: bool | Literal["content"] = False,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     allow_external: bool = False,
@@ -72,9 +75,9 @@ def build_pyramid(
         alone.
     ignore_zero : bool
         Ignore zeros in mode, mean and median: a voxel becomes zero only if its whole window is zero.
-    existing : {"error", "resume", "overwrite"}
-        Action if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
-        ``"overwrite"`` discards it and replaces the mags. A finished pyramid with the same settings is no error: the same call does nothing, so it can be
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if one of the mags exists. An interrupted job is continued. ``"resume"`` does nothing if the job has finished, ``"overwrite"`` replaces the
+        mags, and ``"restart"`` does so and starts over. A finished pyramid with the same settings is no error: the same call does nothing, so it can be
         repeated after an interruption at any point.
     update : bool or "content"
         Rebuild, in place, only the files whose source files changed (by size and time) and files that changed themselves, in the mags that were built from
@@ -144,11 +147,13 @@ def build_pyramid(
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
         pyramids = [_with_warnings(lay_out_pyramid(url, name, pyramid_options, existing, num_sharing_workers())) for name in names]
-        check_restartable(len(pyramids), overwrites=existing == "overwrite")
-        if len(pyramids) > 1:  # a mag of the last layer that is in the way must raise before the first pyramid is built
-            for pyramid in pyramids:
-                pyramid.accepting_finished().staged.check_free()
-        return merge_reports([run_plan(pyramid.accepting_finished()) for pyramid in pyramids])
+        check_restartable(len(pyramids), overwrites=replaces(existing))
+        with same_call():
+            if len(pyramids) > 1:  # a mag of the last layer that is in the way must raise before the first pyramid is built
+                join_interrupted_call([pyramid.staged for pyramid in pyramids])
+                for pyramid in pyramids:
+                    pyramid.accepting_finished().staged.check_free()
+            return merge_reports([run_plan(pyramid.accepting_finished()) for pyramid in pyramids])
     if existing != "error":
         raise ValueError(f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an existing one; use one or the other")
     if update == "content" and box is not None:
@@ -210,7 +215,7 @@ def upsample(
     finest: MagLike | None = None,
     mags: Sequence[MagLike] | None = None,
     voxel_size: Sequence[float] | None = None,
-    existing: Literal["error", "resume", "overwrite"] = "error",
+    existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
@@ -236,9 +241,9 @@ def upsample(
         Edge lengths of a voxel of mag 1 along x, y, z [nm], by default those of the image. Precomputed volumes and N5 groups count mags from their finest
         level: a smaller voxel size adds levels in front of it, mag 1 among them, and the mags of the existing levels become coarser. In other formats it must
         be that of the image.
-    existing : {"error", "resume", "overwrite"}
-        Action if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
-        ``"overwrite"`` discards it and replaces the mags.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if one of the mags exists. An interrupted job is continued. ``"resume"`` does nothing if the job has finished, ``"overwrite"``
+        replaces the mags, and ``"restart"`` does so and starts over.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options

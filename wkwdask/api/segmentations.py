@@ -73,8 +73,9 @@ def merge(
         Make the new segments of each annotation unique. An id is new if it is larger than the largest id of the base, which is this number or, for True, the
         one in the JSON; pass a number if the JSON states one that is too small. New ids of the first annotation stay. Those of each further annotation are
         raised by the sum, over the annotations before it, of their largest new id minus the largest id of the base. Other ids and zero stay.
-    existing : {"error", "resume", "overwrite"}
-        Action if the mag exists. An interrupted merge is resumed, except with ``"overwrite"``, which discards it.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the mag exists. An interrupted merge is resumed, except with ``"restart"``, which starts over and replaces like
+        ``"overwrite"``.
     verify : bool
         Read all voxels back and compare them before the mag is published.
     allow_external : bool
@@ -140,7 +141,7 @@ def connected_components(
     mag: MagLike | None = None,
     where: BoundingBox | Sequence[Sequence[int]] | None = None,
     dtype: npt.DTypeLike | None = None,
-    existing: Literal["error", "resume", "overwrite"] = "error",
+    existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
@@ -172,8 +173,9 @@ def connected_components(
         joins no components.
     dtype : dtype_like, optional
         Type of the ids; by default uint32, or uint64 for more than 2^32 - 1 components.
-    existing : {"error", "resume", "overwrite"}
-        Action if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the mag exists. An interrupted job is resumed, except with ``"restart"``, which starts over and replaces like
+        ``"overwrite"``.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
     **options
@@ -247,7 +249,7 @@ def remap(
     mag: MagLike | None = None,
     where: BoundingBox | Sequence[Sequence[int]] | None = None,
     dtype: npt.DTypeLike | None = None,
-    existing: Literal["error", "resume", "overwrite"] = "error",
+    existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
@@ -282,8 +284,9 @@ def remap(
         Box to map: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag along x, y, z. Everything else becomes zero.
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
-    existing : {"error", "resume", "overwrite"}
-        Action if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the mag exists. An interrupted job is resumed, except with ``"restart"``, which starts over and replaces like
+        ``"overwrite"``.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
     **options
@@ -352,7 +355,7 @@ def remove_dust(
     layer: str | None = None,
     mag: MagLike | None = None,
     dtype: npt.DTypeLike | None = None,
-    existing: Literal["error", "resume", "overwrite"] = "error",
+    existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
@@ -413,7 +416,7 @@ def renumber(
     layer: str | None = None,
     mag: MagLike | None = None,
     dtype: npt.DTypeLike | None = None,
-    existing: Literal["error", "resume", "overwrite"] = "error",
+    existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
@@ -429,7 +432,7 @@ def renumber(
         As for :func:`remap`.
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
-    existing : {"error", "resume", "overwrite"}
+    existing : {"error", "resume", "overwrite", "restart"}
         As for :func:`remap`.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.

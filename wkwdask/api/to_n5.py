@@ -78,8 +78,9 @@ def to_n5(
         Box of an existing dataset to overwrite, as for :func:`to_wkw` [absolute voxels of the mag].
     mag : Mag, str or int, optional
         Voxel size of the dataset as a multiple of that of ``s0``, such as ``"2-2-1"`` for ``s1``; 1 by default.
-    existing : {"error", "resume", "overwrite"}
-        Action if the dataset exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the dataset exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``;
+        ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings, as for
         :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.

@@ -83,8 +83,9 @@ def to_precomputed(
         Position of element 0 [absolute voxels of the scale]; may be negative. By default 0, or the position given by the coordinates of a DataArray.
     region : BoundingBox or pair of corners, optional
         Box of an existing scale to overwrite, as for :func:`to_wkw` [absolute voxels of the scale].
-    existing : {"error", "resume", "overwrite"}
-        Action if the scale exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the scale exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``;
+        ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
     type : {"image", "segmentation"}, optional
         Type of a new volume; by default integers of 32 bits and more in one channel are a segmentation.
     mag : Mag, str or int, optional

@@ -88,8 +88,9 @@ def to_wkw(
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new ``datasource-properties.json``; an existing one must state the same.
     {options}
-    existing : {"error", "resume", "overwrite"}
-        Action if the mag exists; ``"overwrite"`` replaces it. The same call resumes an interrupted one: its finished files are kept after a check of their
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the mag exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``; ``"restart"`` replaces it and
+        starts over. The same call resumes an interrupted one: its finished files are kept after a check of their
         size, header and jump table. The same call means the same settings and the same array: equal voxels in memory, a dask graph of the same name, or the
         same ``token``. With ``"resume"``, a dask array is compared by position, shape and type only; its content must be the same.
     token : str, optional

@@ -87,8 +87,9 @@ def to_zarr(
     {options}
     category : {"color", "segmentation"}, optional
         Category of a new image; by default integers of 32 bits and more in one channel are a segmentation.
-    existing : {"error", "resume", "overwrite"}
-        Action if the mag exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the mag exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``;
+        ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     compute : bool

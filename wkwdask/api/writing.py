@@ -83,8 +83,9 @@ def save(
         The mag in formats other than WKW, whose folder is the mag; 1 by default.
     category : {"color", "segmentation"}, optional
         Category of a new image; by default integers of 32 bits and more in one channel are a segmentation. N5 has none.
-    existing : {"error", "resume", "overwrite"}
-        Action if the level exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings.
+    existing : {"error", "resume", "overwrite", "restart"}
+        Action if the level exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``;
+        ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     allow_external : bool

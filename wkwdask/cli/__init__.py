@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import sys
 import warnings
 from typing import Any
@@ -19,6 +20,7 @@ from wkwdask.cli import analysis, apply, checks, cluster, commands, completion, 
 from wkwdask.cli.help import Commands, move_examples, walk
 from wkwdask.cli.messages import on_command_line, register_options
 from wkwdask.cli.verbosity import verbosity_options
+from wkwdask.runs.calls import Command, same_call
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -83,6 +85,10 @@ def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> N
         click.echo(on_command_line(f"warning: {message}"), err=True)
 
 
+def _notes_of(error: BaseException) -> list[str]:
+    return [note.replace("the same call ", "the same command ") for note in getattr(error, "__notes__", ())]
+
+
 def main() -> None:
     """Run the command line. An error is printed as one line on standard error; the exit code is 1, or the ``exit_code`` of the error."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
@@ -90,7 +96,8 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = functools.partial(_show_once, set())
-            code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # an exit code is returned as a number
+            with same_call(Command(tuple(arguments), os.getcwd())):
+                code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # an exit code is returned as a number
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -99,12 +106,12 @@ def main() -> None:
             raise
         error.show()
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        click.echo(on_command_line("; ".join(["interrupted", *_notes_of(stop.__cause__ or stop)])), err=True)  # click wraps the interrupt
         sys.exit(130)
     except Exception as error:
         if debug:
             raise
-        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        notes = "".join(f" ({note})" for note in _notes_of(error))
         click.echo(on_command_line(f"error: {error or type(error).__name__}{notes}"), err=True)
         sys.exit(getattr(error, "exit_code", 1))

@@ -40,7 +40,7 @@ _shape_callback = parse_callback(_parse_shape, "expected one or three whole numb
 @click.option("--token", help="Version of the function: an interrupted run of another version is not resumed.")
 @click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="Retries after an error that may pass, such as a timeout.")
 @storage_options("as in the first source, lz4hc if that is raw")
-@resume_options("Replace an existing mag; discard an interrupted run.")
+@resume_options("Replace an existing mag, and start over: the function may have changed.")
 @external_option
 @runs_on_cluster
 def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any, arguments: tuple[str, ...], **options: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.help import Commands
+from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.results import FOUND, Facts, prints_check, prints_facts
 from wkwdask.errors import BatchError, FormatError, MissingError, TaskFailedError
 from wkwdask.store.paths import abspath, basename, dirname, splitext
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from wkwdask.clusters.config import ClusterConfig
     from wkwdask.runs.batch_file import Batch, HandedToSlurm
+    from wkwdask.runs.status import JobStatus
 
 _UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": True}
@@ -159,6 +161,7 @@ def submit(
     from wkwdask.clusters.config import load_config
     from wkwdask.plans.batch_size import ArraySize
     from wkwdask.runs.batch_file import Batch
+    from wkwdask.runs.calls import current_call
 
     options["options"] = tuple(option for text in options["options"] for option in shlex.split(text))
     loaded = load_config(config)
@@ -171,7 +174,9 @@ def submit(
         ended = _submit_allocation(loaded, (verb, *arguments), logs, [*asked, *options["options"]], wait=wait)
     elif loaded.kind == "array":
         size = ArraySize(options["elements"], options["cpus"], None if walltime is None else _seconds(walltime), _nbytes(memory), options["at_once"])
-        ended = _submit_array(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
+        command = current_call().command
+        batch = Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"], command=() if command is None else command.arguments)
+        ended = _submit_array(batch, (verb, *arguments), wait=wait)
     else:
         raise click.UsageError(
             f"--cluster {config}: a cluster of kind {loaded.kind}, expected a batch script; run the command directly: wkwdask {verb} ... --cluster {config}"
@@ -255,6 +260,7 @@ def batch_finish(root: str, again: str) -> None:
     this job after it had published its result, the folder is gone, and the command continues with its next step.
     """
     from wkwdask.runs.batch_file import Batch, read_batch
+    from wkwdask.runs.calls import Command, current_call
     from wkwdask.runs.report import counted
     from wkwdask.store.slurm import count_states, describe_states
 
@@ -263,6 +269,7 @@ def batch_finish(root: str, again: str) -> None:
         click.echo(f"{root}: the job is over")
         return
     batch = replace(Batch.from_json(json.loads(again)), rounds=() if before is None else before.rounds)
+    current_call().command = Command(batch.command, batch.folder)  # it resumes the jobs that this one starts
     with contextlib.suppress(BatchError):  # the states are only information
         for last in batch.rounds[-1:]:
             states = count_states(last.array)
@@ -270,7 +277,7 @@ def batch_finish(root: str, again: str) -> None:
             failed = last.elements - states.get("COMPLETED", 0)  # SLURM lists no element that never started
             if states and failed:
                 click.echo(f"{counted(failed, 'element')} did not complete: this job does the rest of their work, or submits it again; see {batch.logs}")
-    _submit_array(batch, _resuming(batch.arguments))
+    _submit_array(batch, with_policy(batch.arguments, "resume"))
 
 
 def _has_started_before() -> bool:
@@ -278,9 +285,25 @@ def _has_started_before() -> bool:
     return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
-def _resuming(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of the command that resumes a command."""
-    return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
+def with_policy(arguments: Sequence[str], existing: str) -> list[str]:
+    """Return the arguments of a command with another policy for existing data.
+
+    Examples
+    --------
+    >>> with_policy(["pyramid", "ds", "--restart", "--layer", "a"], "overwrite")
+    ['pyramid', 'ds', '--overwrite', '--layer', 'a']
+    """
+    policies = ("--resume", "--overwrite", "--restart")
+    first = next((n for n, argument in enumerate(arguments) if argument in policies), len(arguments))
+    return [*arguments[:first], f"--{existing}", *(argument for argument in arguments[first:] if argument not in policies)]
+
+
+def _with_command(status: JobStatus) -> JobStatus:
+    """Return the status of a job with the command that resumes it."""
+    command, existing = status.job.command, status.job.resumed_by
+    if command is None or status.job.is_running:
+        return status
+    return replace(status, resume=command if existing is None else replace(command, arguments=tuple(with_policy(command.arguments, existing))))
 
 
 @click.command(short_help="Show the progress of jobs.")
@@ -302,10 +325,10 @@ def status(path: str, follow: bool, every: float) -> Facts:
     from wkwdask.runs.status import finished_jobs, jobs_of, status_of
 
     while True:
-        statuses = [status_of(job) for job in jobs_of(path)]
+        statuses = [_with_command(status_of(job)) for job in jobs_of(path)]
         is_last = not follow or not any(status.job.is_running for status in statuses)
         shown: list[Any] = [*statuses, *(finished_jobs(path) if is_last else ())]
-        text = "\n".join(map(str, shown)) or f"{path}: no running job, and no record of an earlier one"
+        text = on_command_line("\n".join(map(str, shown))) or f"{path}: no running job, and no record of an earlier one"
         if is_last:
             return Facts(shown, text, EXIT_CODE if any(not status.job.is_running or status.failures for status in statuses) else 0)
         click.echo(text, err=True)

@@ -57,7 +57,7 @@ def info(path: str, layer: str | None) -> Facts:
 )
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
 @storage_options("as in the finest mag; raw blocks of WKW become lz4hc")
-@resume_options("Replace existing mags; discard an interrupted run.")
+@resume_options("Replace existing mags; continue an interrupted run.")
 @click.option("--update", is_flag=True, help="Rebuild, in place, only the files whose source files changed.")
 @click.option("--update-content", is_flag=True, help="Compute all files again, and replace those that differ in place.")
 @box_option("Rebuild, in place, only the files that show this part of the layer [voxels of mag 1].")
@@ -116,7 +116,7 @@ def _all_layers(path: str) -> list[str]:
     help="Size of a voxel of mag 1 [nm]. A smaller one than now adds finer levels to a precomputed volume or an N5 group.",
 )  # fmt: skip
 @storage_options("as in the coarse mag, lz4hc if that is raw")
-@resume_options("Replace existing mags; discard an interrupted run.")
+@resume_options("Replace existing mags; continue an interrupted run.")
 @external_option
 @runs_on_cluster
 def upsample(path: str, **options: Any) -> Any:

@@ -60,7 +60,7 @@ from wkwdask.formats.registry import storage_records
 )
 @click.option("--verify", is_flag=True, help="Decode and compare all voxels before a mag is published. Default: copied chunks are checked without decoding.")
 @storage_options(records=storage_records(exports=True))
-@resume_options("Replace an existing target; discard an interrupted run.")
+@resume_options("Replace an existing target; continue an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @click.option(
     "--allow-external",

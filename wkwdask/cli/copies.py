@@ -51,7 +51,7 @@ class Triple(click.ParamType):
 @box_option("Bounding box to copy [voxels of mag 1].")
 @click.option("--translate", type=Triple(), default="0,0,0", help="Offset added to all positions [voxels of mag 1].")
 @click.option("--verify", is_flag=True, help="Compare all voxels before a mag is published.")
-@resume_options("Replace existing mags of the target; discard an interrupted run.")
+@resume_options("Replace existing mags of the target; continue an interrupted run.")
 @external_option
 @runs_on_cluster
 def copy(path: str, target: str, **options: Any) -> Any:
@@ -114,7 +114,7 @@ _rechunk_options = combined_options(
     mags_option,
     box_option("Bounding box to store [voxels of mag 1]; needs a target."),
     click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: only if it replaces a mag in place."),
-    resume_options("Replace existing mags of the target; discard an interrupted run."),
+    resume_options("Replace existing mags of the target; continue an interrupted run."),
     external_option,
     runs_on_cluster,
 )

@@ -12,6 +12,7 @@ from wkwdask.cli.help import nearest
 _FLAGS = {
     'existing="overwrite"': "--overwrite",
     'existing="resume"': "--resume",
+    'existing="restart"': "--restart",
     'existing="keep"': "--keep",
     'update="content"': "--update-content",
     "pyramid=True": "--pyramid",
@@ -34,8 +35,8 @@ def on_command_line(text: str) -> str:
 
     Examples
     --------
-    >>> on_command_line('existing="overwrite" starts over; choose one with layer=, or build_pyramid(update=True)')
-    '--overwrite starts over; choose one with --layer, or wkwdask pyramid --update'
+    >>> on_command_line('existing="restart" starts over; choose one with layer=, or build_pyramid(update=True)')
+    '--restart starts over; choose one with --layer, or wkwdask pyramid --update'
     """
     text = _LIST.sub(lambda match: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), match[0]), text)
     text = _CALL.sub(lambda match: f"wkwdask {_VERBS[match[1]]} {match[2]}".rstrip(), text)

@@ -89,16 +89,18 @@ def _corners(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def resume_options(replaced: str) -> Decorator:
-    """Add the options ``--resume`` and ``--overwrite``; the command receives them as ``existing``. ``replaced`` is the help of ``--overwrite``."""
+    """Add ``--resume``, ``--overwrite`` and ``--restart``; the command receives them as ``existing``. ``replaced`` is the help of ``--overwrite``."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--resume", is_flag=True, help="Resume an interrupted run; do nothing if the job is finished.")
         @click.option("--overwrite", is_flag=True, help=replaced)
+        @click.option("--restart", is_flag=True, help="Like --overwrite, but discard an interrupted run and start over.")
         @functools.wraps(command)
-        def run(*args: Any, resume: bool, overwrite: bool, **options: Any) -> Any:
-            if resume and overwrite:
-                raise click.UsageError("--resume continues a run, --overwrite discards it: use one of them")
-            return command(*args, existing="overwrite" if overwrite else "resume" if resume else "error", **options)
+        def run(*args: Any, resume: bool, overwrite: bool, restart: bool, **options: Any) -> Any:
+            if resume and (overwrite or restart):
+                other = "--restart discards it" if restart else "--overwrite replaces what exists"
+                raise click.UsageError(f"--resume continues a run, {other}: use one of them")
+            return command(*args, existing="restart" if restart else "overwrite" if overwrite else "resume" if resume else "error", **options)
 
         return run
 

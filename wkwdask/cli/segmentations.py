@@ -35,7 +35,7 @@ def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
         *([] if where is None else [where_option(where)]),
         click.option("--dtype", help=dtype),
         storage_options("as in the source, lz4hc if that is raw"),
-        resume_options("Replace an existing mag; discard an interrupted run."),
+        resume_options("Replace an existing mag; continue an interrupted run."),
         external_option,
         runs_on_cluster,
     )
@@ -153,7 +153,7 @@ def renumber(source: str, target: str, **options: Any) -> Any:
 @click.option("--largest-id", type=int, metavar="ID", help="Largest id of BASE, for --relabel. Default: the largestSegmentId in its JSON.")
 @click.option("--verify", is_flag=True, help="Compare all voxels before the mag is published.")
 @storage_options("as in BASE", [WkwOptions])
-@resume_options("Replace an existing mag; discard an interrupted run.")
+@resume_options("Replace an existing mag; continue an interrupted run.")
 @external_option
 @runs_on_cluster
 def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, largest_id: int | None, **options: Any) -> Any:

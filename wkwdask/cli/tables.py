@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 
+from wkwdask.cli.messages import on_command_line
 from wkwdask.formats.webknossos.layer_metadata import other_format, type_text
 from wkwdask.model.faults import SEVERITIES
 from wkwdask.model.summary import VolumeSummary
@@ -159,11 +160,11 @@ def print_verification(report: VerifyReport, limit: int) -> None:
     _print_rows(console, ("layer", "mag"), ("files", "bytes", "blocks decoded", "files compared", "errors", "warnings", "notes"), rows)
     for fault in report.faults[:limit]:
         style = _STYLES[fault.severity]
-        console.print(f"[{style}]{fault.severity}[/{style}]{escape(str(fault).removeprefix(fault.severity))}", soft_wrap=True)
+        console.print(f"[{style}]{fault.severity}[/{style}]{escape(on_command_line(str(fault).removeprefix(fault.severity)))}", soft_wrap=True)
     if len(report.faults) > limit:
         console.print(f"... and {len(report.faults) - limit:,} more (--limit, --json)")
     for remedy in report.remedies(limit):
-        console.print(escape(remedy), soft_wrap=True)
+        console.print(escape(on_command_line(remedy)), soft_wrap=True)
     console.print(f"[bold]{escape(report.verdict)}[/bold]", soft_wrap=True)
 
 

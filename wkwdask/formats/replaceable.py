@@ -13,10 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def replaces(existing: str) -> bool:
+    """Check whether a policy allows replacing existing data."""
+    return existing in ("overwrite", "restart")
+
+
 def check_targets(targets: Sequence[str], existing: str) -> None:
     """Raise ExistsError unless folders are free, or are mags that may be replaced."""
     occupied = [target for target in targets if is_occupied(target)]
-    if occupied and existing != "overwrite":
+    if occupied and not replaces(existing):
         more = f" (and {len(occupied) - 1} more)" if len(occupied) > 1 else ""
         raise ExistsError(f'{occupied[0]}: already exists{more}; existing="overwrite" replaces it whole')
     links = [target for target in targets if files.islink(target)]

@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
@@ -17,16 +17,18 @@ import dask.local
 import dask.multiprocessing
 import dask.threaded
 
+from wkwdask.formats.replaceable import replaces
 from wkwdask.graphs.client_run import ClientRun, workers_of
 from wkwdask.graphs.job_array import check_restartable, current_batch, submit_tasks
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.task_queue import TaskQueue
+from wkwdask.runs.calls import same_call
 from wkwdask.runs.drive import WriteMags, drive
 from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.retries import FailurePolicy, RetryingJob
-from wkwdask.runs.staged import is_interrupted_call
+from wkwdask.runs.staged import is_interrupted_call, join_interrupted_call
 from wkwdask.store.cores import available_cores
 from wkwdask.store.paths import need_file_system
 
@@ -36,9 +38,11 @@ if TYPE_CHECKING:
     from wkwdask.runs.drive import Plan, Work
     from wkwdask.runs.job import Job
     from wkwdask.verbs.export import Export
+    from wkwdask.verbs.image_import import Import
     from wkwdask.verbs.rechunk import Rechunk
 
     R = TypeVar("R")
+    P = TypeVar("P", Rechunk, Import)
 
 
 @dataclass(slots=True)
@@ -211,15 +215,21 @@ def run_plan(plan: Plan) -> Report:
 
 def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, has_later_steps: bool = False) -> Report:
     """Write the mags of one call in order, after checking all of them. A call that was interrupted between two mags is resumed."""
-    check_restartable(len(stages), overwrites=existing == "overwrite")
-    existing = resolve_existing(stages, existing, has_later_steps=has_later_steps)
+    check_restartable(len(stages), overwrites=replaces(existing))
     reports = []
-    for stage in stages:
-        staged = stage(existing)
-        for note in staged.notes:
-            warnings.warn(note, stacklevel=5)
-        reports.append(run_plan(staged))
+    with same_call():
+        existing = resolve_existing(stages, existing, has_later_steps=has_later_steps)
+        for stage in stages:
+            staged = accepting_own(stage(existing), existing)
+            for note in staged.notes:
+                warnings.warn(note, stacklevel=5)
+            reports.append(run_plan(staged))
     return merge_reports(reports)
+
+
+def accepting_own(plan: P, existing: str) -> P:
+    """Return a plan that does nothing if it overwrites data that an earlier start of the same call has written."""
+    return replace(plan, staged=plan.staged.accepting_finished()) if existing == "overwrite" else plan
 
 
 def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, has_later_steps: bool = False) -> str:
@@ -227,6 +237,8 @@ def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing
     if len(stages) < 2 and not has_later_steps:
         return existing
     jobs = [plan.staged for plan in (stage(existing) for stage in stages) if plan is not None]
+    if existing == "overwrite":
+        join_interrupted_call(jobs)
     if existing == "error" and is_interrupted_call(jobs, has_later_steps=has_later_steps):
         return "resume"
     if existing == "error":

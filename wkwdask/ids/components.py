@@ -178,7 +178,7 @@ class Labelling:
         return states
 
     def _changed(self, box: BoundingBox) -> IncompleteWriteError:
-        return IncompleteWriteError(f'{self.source.name}: {box} was changed while it was read; existing="overwrite" starts over')
+        return IncompleteWriteError(f'{self.source.name}: {box} was changed while it was read; existing="restart" starts over')
 
     def region_box(self, region: Vec3) -> BoundingBox:
         return self.plan.region_box(region)

@@ -52,7 +52,7 @@ class IdMap:
     def arrays(self) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
         """Map the table into memory; return its ids (None if dense) and values."""
         if self.state is not None and self.state != _state(self.values_path):
-            raise IncompleteWriteError(f'{self.values_path}: was changed while ids were mapped; existing="overwrite" starts over')
+            raise IncompleteWriteError(f'{self.values_path}: was changed while ids were mapped; existing="restart" starts over')
         return _mapped(self)
 
     def of_zero(self) -> int:

@@ -59,6 +59,8 @@ class Batch:
     size: ArraySize = field(default_factory=ArraySize)
     options: tuple[str, ...] = ()
     rounds: tuple[Round, ...] = ()
+    command: tuple[str, ...] = ()
+    """Command line that submitted it, without the program name."""
 
     @property
     def planned_workers(self) -> int | None:
@@ -71,7 +73,7 @@ class Batch:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Batch:
         rounds = tuple(_round(entry) for entry in value["rounds"])
-        lists = {name: tuple(value[name]) for name in ("arguments", "options")}
+        lists: dict[str, Any] = {name: tuple(value[name]) for name in ("arguments", "options", "command") if name in value}
         return cls(**{**value, **lists, "size": ArraySize(**value["size"]), "rounds": rounds})
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from wkwdask.errors import SpaceWarning
+from wkwdask.errors import ResumeError, SpaceWarning
 from wkwdask.runs.batch_file import HandedToSlurm
 from wkwdask.runs.journal import Journal
 from wkwdask.runs.retries import FailurePolicy
@@ -141,8 +141,14 @@ class WriteMags(Work["Report"]):
         report = self._plan.nothing_to_do()
         if report is not None:
             return report
-        report = self._plan.staged.start()
-        return None if report is None else self._plan.finished_before(report)
+        staged = self._plan.staged
+        report = staged.start()
+        try:
+            return None if report is None else self._plan.finished_before(report)
+        except ResumeError:
+            if staged.existing != "overwrite":
+                raise
+            return staged.start()  # the source has changed since the interrupted job, whose publication is complete now
 
     def phases(self) -> Generator[Phase, str, Report]:
         """Run the phases of the plan with a journal, then publish the mags."""

@@ -20,18 +20,22 @@ import contextlib
 import errno
 import os
 import secrets
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, LockedError, ResumeError
+from wkwdask.errors import CorruptError, DiscardWarning, LockedError, ResumeError
 from wkwdask.formats.publication import RECORD_NAME, format_publication, format_removal, read_publication
 from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
-from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions
+from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions, replaces
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.states import FILE_RECORD_NAME
 from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
+from wkwdask.runs.calls import current_call
 from wkwdask.runs.job_records import OWNER_NAME, PLAN_NAME, JobState, can_resume, check_records, holds_locks, targets_of
+from wkwdask.runs.journal import finished_work
+from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.store import files, locks
 from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, write_owner
@@ -174,7 +178,9 @@ class JobFolder:
         self.is_kept_for_later = is_kept_for_later
         self._datasets = tuple(datasets)
 
-    def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    def start(
+        self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None, resumed_by: str | None = None
+    ) -> dict[str, Any] | None:  # fmt: skip
         """Lock the targets, complete or remove dead jobs, and create the job folder or take over that of an interrupted start.
 
         Return the provenance of the published mags if completing a dead job has finished this one too.
@@ -184,7 +190,7 @@ class JobFolder:
         try:
             with guarded(self.parent):
                 done = self._take_over(existing, settings)
-                if done is not None and existing in ("error", "resume"):
+                if done is not None and existing != "restart":
                     self.discard()
                     return done
                 before = job_records.read_plan(self.root)
@@ -192,7 +198,7 @@ class JobFolder:
                     check_records(self._paths(self.root))
                     check_no_links(self.root)
                 # A job that began with "overwrite" may still replace its targets when it continues with "resume".
-                first_existing = existing if before is None else before["existing"]
+                first_existing = existing if before is None or replaces(existing) else before["existing"]
                 if first_existing != "update":
                     check_targets(self.targets, first_existing)
                 files.makedirs(self.root)
@@ -206,6 +212,8 @@ class JobFolder:
                         "plan": plan,
                         "region": None if self.region is None else [self.region.low, self.region.high],
                         "is_kept_for_later": self.is_kept_for_later,
+                        "call": current_call().to_json(),
+                        "resumed_by": resumed_by,
                     }
                     publish_bytes(f"{self.root}/{PLAN_NAME}", format_job_record(record))
         except BaseException:
@@ -298,7 +306,7 @@ class JobFolder:
         """Complete or remove a dead job; return it if its mags are published."""
         # A dead job is in one of three states:
         #   publish record         publication began: complete it
-        #   journal, no record     resumable: keep it if it writes other mags or shards. Else delete it with existing="overwrite" or if it resumes only on
+        #   journal, no record     resumable: keep it if it writes other mags or shards. Else delete it with existing="restart" or if it resumes only on
         #                          request, and raise an error in all other cases
         #   neither                no finished work: delete it
         root = job_root(parent, job)
@@ -312,10 +320,11 @@ class JobFolder:
         if can_resume(root):
             if not set(self.targets) & set(targets) or not locks.regions_overlap(self.region, job_records.region_of(root)):
                 return set()
-            if existing != "overwrite" and job_records.is_kept_for_later(root):
-                raise ResumeError(
-                    f'{root}: an interrupted job writes the same mags; existing="resume" with the same settings continues it, "overwrite" starts again'
-                )
+            if existing != "restart" and job_records.is_kept_for_later(root):
+                remedy = f"wkwdask cancel {parent} --discard removes it" if existing == "update" else 'existing="restart" discards it and starts over'
+                raise ResumeError(f"{root}: an interrupted job writes the same mags; the call that started it resumes it, {remedy}")
+            owner = job_records.job_owner(root)
+            warn_of_discarded(root, root if owner is None else f"{owner.command} ({owner.since})")
         files.remove_tree(root)
         release_locks_of(job, targets)
         is_published = any(read_provenance(target).get("job") == job for target in self.targets)
@@ -339,6 +348,13 @@ class JobFolder:
     def _release(self) -> None:
         for target in self.targets:
             release_lock(target, self.owner)
+
+
+def warn_of_discarded(root: str, what: str) -> None:
+    """Warn that the finished work in a job folder is discarded."""
+    count, nbytes = finished_work(root)
+    work = f"{counted(count, 'task')}, {format_nbytes(nbytes)}"
+    warnings.warn(f"discards the finished work of an interrupted job: {work} of {what}", DiscardWarning, stacklevel=2)
 
 
 def can_be_handed_over(root: str) -> bool:

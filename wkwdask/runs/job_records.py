@@ -33,6 +33,8 @@ _PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
     "plan": (dict, type(None)),
     "region": (list, type(None)),
     "is_kept_for_later": (bool, type(None)),
+    "call": (dict, type(None)),
+    "resumed_by": (str, type(None)),
 }
 
 
@@ -138,6 +140,12 @@ def check_no_job(parent: str) -> None:
 def is_kept_for_later(root: str) -> bool:
     record = read_plan(root)
     return record is None or record["is_kept_for_later"] is not False
+
+
+def call_of(root: str) -> str | None:
+    """Return the id of the call that started a job; None if it has no plan, or one of an older version."""
+    call = ((read_plan(root) or {}).get("call") or {}).get("id")
+    return call if isinstance(call, str) else None
 
 
 def region_of(root: str) -> ShardBox | None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PREFIX = "journal-"
 SUFFIX = ".jsonl"
 _FLUSH_SECONDS = 2.0
+MAX_NUMBER = 1 << 62
+"""Limit of plausible numbers."""
 
 
 class Journal:
@@ -179,6 +181,21 @@ def _receipt(target: TargetArray, values: dict[str, Any]) -> Receipt:
 def entries_of(lines: Iterable[bytes]) -> dict[str, dict[str, Any]]:
     """Return the last entry of each task."""
     return {key: entry for key, entry, _ in _keyed(lines)}
+
+
+def finished_work(folder: str) -> tuple[int, int]:
+    """Return the number of finished tasks of a job, and the bytes that they stored."""
+    entries = entries_of(read_journal(folder))
+    return len(entries), sum(map(stored_nbytes, entries.values()))
+
+
+def stored_nbytes(entry: dict[str, Any]) -> int:
+    """Return the bytes of the whole shards in an entry; 0 if it is not plausible."""
+    try:
+        sizes = [receipt.get("nbytes") for _, receipt in entry.get("receipts", ()) if receipt.get("part") is None]
+    except (AttributeError, TypeError, ValueError):
+        return 0
+    return sum(int(size) for size in sizes if isinstance(size, (int, float)) and abs(size) < MAX_NUMBER)
 
 
 def _keyed(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any], bytes]]:

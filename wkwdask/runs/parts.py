@@ -221,7 +221,7 @@ def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region:
 def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
     """Return the error of a task whose source has changed since an earlier start."""
     change = describe_last_change(states, source.shard_path)
-    return ResumeError(f'{task.name}: the source has changed since the job was interrupted ({change}); existing="overwrite" starts over')
+    return ResumeError(f'{task.name}: the source has changed since the job was interrupted ({change}); existing="restart" starts over')
 
 
 @dataclass(frozen=True, slots=True)

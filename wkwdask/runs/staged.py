@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.record_paths import job_root
-from wkwdask.formats.replaceable import check_targets, is_occupied
+from wkwdask.formats.replaceable import check_targets, is_occupied, replaces
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
+from wkwdask.runs.calls import current_call
 from wkwdask.runs.job_folder import JobFolder, NewMag, release_dead_locks
-from wkwdask.runs.job_records import JobState, find_interrupted, find_interrupted_array, has_no_jobs, job_states, targets_of
-from wkwdask.runs.journal import Journal, JournaledJob, read_journal, receipts_of
+from wkwdask.runs.job_records import JobState, call_of, find_interrupted, find_interrupted_array, has_no_jobs, job_states, targets_of
+from wkwdask.runs.journal import Journal, JournaledJob, finished_work, read_journal, receipts_of
 from wkwdask.runs.parts import pyramid_records
 from wkwdask.runs.progress import keep_progress
-from wkwdask.runs.report import Report
+from wkwdask.runs.report import Report, counted, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.locks import Owner, lock_holder, locks_of
 from wkwdask.store.paths import basename, local_path
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
-_RESUME_NOTE = 'finished work is kept: the same call resumes, existing="overwrite" starts over'
-_KEPT_NOTE = 'finished work is kept: the same call with the same array resumes, existing="resume" resumes with any array'
 _FINISHED_NOTE = "an earlier job with the same settings was interrupted while it published its result; the publication is now complete"
 
 
@@ -64,13 +63,15 @@ class StagedMags:
     settings: dict[str, Any]
     """Settings of the job, kept in its provenance."""
     existing: str
-    """``"error"``, ``"resume"``, ``"overwrite"``, or ``"update"`` if the targets are the published mags themselves."""
+    """``"error"``, ``"resume"``, ``"overwrite"``, ``"restart"``, or ``"update"`` if the targets are the published mags themselves."""
     plan: dict[str, Any] | None = None
     """Decisions of the first start that a resumed job keeps."""
     is_pyramid: bool = False
     """Whether each mag after the first is downsampled from the one before."""
     resumes_automatically: bool = True
     """Whether the same call resumes an interrupted job. If not, only ``existing="resume"`` does, and any other job replaces it."""
+    resumed_by: str | None = None
+    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own call."""
     voxel_provenance: dict[str, Any] | None = None
     """Provenance of the voxels, if this job only stores them in another way."""
     ignored_settings: tuple[str, ...] = ()
@@ -121,7 +122,7 @@ class StagedMags:
             return done
         self._check_metadata()
         try:
-            finished = self._job_folder().start(self.existing, self.settings, self.plan)
+            finished = self._job_folder().start(self.existing, self.settings, self.plan, self.resumed_by)
         except ExistsError:
             if self.existing != "resume":
                 raise
@@ -129,6 +130,8 @@ class StagedMags:
         if finished is not None:
             return report_in(finished, _FINISHED_NOTE, self.folders)
         self._prepare()
+        call = current_call()
+        call.has_written, call.id = True, call_of(self.root) or call.id
         return None
 
     def _prepare(self) -> None:
@@ -155,8 +158,13 @@ class StagedMags:
         return all(is_occupied(folder) and read_provenance(folder).get("settings") == self.settings for folder in self.folders)
 
     def accepting_finished(self) -> StagedMags:
-        """Return a job that does nothing if an equal job has finished before."""
-        return replace(self, existing="resume") if self.existing == "error" and self.is_finished() else self
+        """Return a job that does nothing if an equal job has finished before; for one that overwrites, if an earlier start of this call has finished it."""
+        is_done = self.is_finished() if self.existing == "error" else self.existing == "overwrite" and self.is_finished_by(current_call().id)
+        return replace(self, existing="resume") if is_done else self
+
+    def is_finished_by(self, call: str) -> bool:
+        """Check whether a call made all mags with the same settings."""
+        return self.is_finished() and all(read_provenance(folder).get("call") == call for folder in self.folders)
 
     def _finished_before(self) -> Report:
         """Return the report of the job that made the published mags."""
@@ -165,7 +173,9 @@ class StagedMags:
             if "settings" not in provenance:
                 what = "exists, without a journal of a job that could be resumed" if is_occupied(folder) else "is missing, but other mags of the job exist"
                 raise ResumeError(f'{folder}: {what}; existing="overwrite" replaces all')
-            check_same_settings(folder, self.settings, provenance["settings"], self.ignored_settings)
+            check_same_settings(folder, self.settings, provenance["settings"], self.ignored_settings, 'existing="overwrite" replaces it')
+            call = current_call()
+            call.id = str(provenance.get("call") or call.id)
         return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
 
     def num_done(self) -> int:
@@ -203,7 +213,8 @@ class StagedMags:
             NewMag(basename(target.folder), folder, target.mag.name, (*box.topleft, *box.size), format_file_record(rows))
             for target, folder, box, rows in zip(self.targets, self.folders, boxes, rows_of_all, strict=True)
         ]
-        provenance = {"settings": self.settings, "report": report.to_json(), **({} if self.voxel_provenance is None else {"made": self.voxel_provenance})}
+        made = {} if self.voxel_provenance is None else {"made": self.voxel_provenance}
+        provenance = {"settings": self.settings, "report": report.to_json(), "call": call_of(self.root), **made}
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
         _logger.info("published %s", ", ".join(self.folders))
         return report
@@ -221,7 +232,7 @@ class StagedMags:
     def suspend(self, error: BaseException) -> None:
         """End this attempt; the journal stays for the next one, and a note on the error says so."""
         if self._job_folder().suspend():
-            error.add_note(_RESUME_NOTE if self.resumes_automatically else _KEPT_NOTE)
+            add_resume_note(error, self.root, self.resumed_by, needs_array=not self.resumes_automatically)
 
     def _job_folder(self) -> JobFolder:
         datasets = () if self.edit is None else tuple(self.edit.folders().values())
@@ -240,19 +251,46 @@ def is_interrupted_call(jobs: Sequence[StagedMags], *, has_later_steps: bool = F
     return any(done) and (has_later_steps or not all(done) or not all(has_no_jobs(job.parent, job.folders) for job in jobs))
 
 
+def join_interrupted_call(jobs: Sequence[StagedMags]) -> None:
+    """Let the current call continue an interrupted one that has finished some of these jobs or started one, so that no finished job of it is repeated."""
+    for parent in dict.fromkeys(job.parent for job in jobs):
+        for root, state in job_states(parent):
+            call = None if state in (JobState.RUNNING, JobState.REFUSED) else call_of(root)
+            if call is not None and any(job.root == root or job.is_finished_by(call) for job in jobs):
+                current_call().id = call
+                return
+
+
 def settings_of(command: str, **options: Any) -> dict[str, Any]:
     """Return the settings of a job as JSON values."""
     return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}
 
 
-def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any], ignored: Sequence[str] = ()) -> None:
+def check_same_settings(
+    what: str, settings: dict[str, Any], before: dict[str, Any], ignored: Sequence[str] = (), remedy: str = 'existing="restart" starts over'
+) -> None:
     """Raise ResumeError if settings differ from those of an interrupted or finished job, except for those named in ``ignored``."""
     names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in ignored]
     if not names:
         return
     source_texts = {"input": "the source was replaced", "states": "files of the source have changed"}
     differences = [source_texts.get(name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}") for name in names]
-    raise ResumeError(f'{what}: made with other settings: {"; ".join(differences)}; use the same settings, or existing="overwrite" to start over')
+    advice = remedy if source_texts.keys() >= set(names) else f"the same settings continue it, {remedy}"
+    raise ResumeError(f"{what}: made with other settings: {'; '.join(differences)}; {advice}")
+
+
+def add_resume_note(error: BaseException, root: str, resumed_by: str | None, *, needs_array: bool = False) -> None:
+    """Note on an error how much finished work an interrupted job keeps, and what resumes it."""
+    if isinstance(error, ResumeError) or "existing=" in str(error):  # it names the only way that is left
+        return
+    count, nbytes = finished_work(root)
+    kept = f"finished work is kept ({counted(count, 'task')}, {format_nbytes(nbytes)})"
+    if needs_array:
+        same = "" if resumed_by else "the same call with the same array resumes, "
+        error.add_note(f'{kept}: {same}existing="resume" resumes with any array')
+    else:
+        same = f'the same call with existing="{resumed_by}"' if resumed_by else "the same call"
+        error.add_note(f'{kept}: {same} resumes, existing="restart" starts over')
 
 
 def finish_interrupted_publication(parent: str, folder: str, command: str, dataset: str | None = None) -> None:
@@ -301,7 +339,7 @@ class ArrayContent:
         return "the array is assumed to be the same, because its place, shape and type are; its voxels were not compared; token= can identify its content"
 
 
-EXISTING = ("error", "resume", "overwrite")
+EXISTING = ("error", "resume", "overwrite", "restart")
 _PRESENCE = "presence"
 
 
@@ -316,6 +354,8 @@ class Draft:
     existing: str
     before: dict[str, Any] | None
     """Decisions of the interrupted start; None for a new job."""
+    resumed_by: str | None = None
+    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own call."""
 
     @property
     def root(self) -> str:
@@ -334,34 +374,51 @@ class Draft:
 
     def mags(self, targets: Sequence[TargetArray], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
         if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
-            raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="overwrite" starts over')
+            raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="restart" starts over')
         # Levels in the folders of new ones are moved on publication, not replaced.
-        options.setdefault("existing", "overwrite" if edit is not None and edit.makes_room else self.existing)
+        options.setdefault("existing", "overwrite" if edit is not None and edit.makes_room and self.existing != "restart" else self.existing)
         for target in targets:
             target.array.codec.check_packages(target.folder)
+        options["resumed_by"] = self.resumed_by
         return StagedMags(self.owner, self.parent, tuple(targets), self.folders, nbytes_in, edit, self.settings, plan=plan, **options)
 
 
-def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> Draft:
-    """Draft a job, new or resumed."""
+def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str, *, settings_are_complete: bool = True) -> Draft:
+    """Draft a job, new or resumed. If something outside of the settings determines voxels, ``existing="overwrite"`` starts over."""
     check_existing(existing)
     local_path(parent)  # raises an error for a remote location
+    resumed_by = resuming_policy(existing, settings_are_complete=settings_are_complete)
+    existing = existing if settings_are_complete else _restarting(existing)
     interrupted = _find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(command, None if interrupted is None else interrupted.job)
-    return Draft(owner, parent, tuple(folders), settings, existing, None if interrupted is None else interrupted.plan)
+    return Draft(owner, parent, tuple(folders), settings, existing, None if interrupted is None else interrupted.plan, resumed_by)
+
+
+def resuming_policy(existing: str, *, settings_are_complete: bool) -> str | None:
+    """Return the value of ``existing=`` that resumes the interrupted job of a call; None if the call itself does."""
+    if not replaces(existing):
+        return None
+    return ("overwrite" if existing == "restart" else None) if settings_are_complete else "resume"
+
+
+def _restarting(existing: str) -> str:
+    return "restart" if existing == "overwrite" else existing
 
 
 def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: ArrayContent) -> Draft:
     """Draft a job that writes an array, new or resumed. The voxels of a resumed job are not compared."""
     check_existing(existing)
     settings = {**settings, **content.settings}
+    resumed_by = resuming_policy(existing, settings_are_complete=content.token is not None)
+    existing = existing if content.token is not None else _restarting(existing)
     is_free = not any(lock.conflicts_with(content.shards) and not lock.owner.is_gone() for lock in locks_of(folder))
-    interrupted = find_interrupted_array(parent, [folder], content.shards) if existing != "overwrite" and is_free else None
-    if interrupted is not None and existing == "error" and settings != interrupted.settings:
+    interrupted = find_interrupted_array(parent, [folder], content.shards) if existing != "restart" and is_free else None
+    if interrupted is not None and existing != "resume" and settings != interrupted.settings:
         interrupted = None  # the new job replaces it
     if interrupted is not None:
         check_same_settings(interrupted.root, settings, interrupted.settings, content.ignored_settings)
-    return Draft(Owner.this_process(command, None if interrupted is None else interrupted.job), parent, (folder,), settings, existing, None)
+    owner = Owner.this_process(command, None if interrupted is None else interrupted.job)
+    return Draft(owner, parent, (folder,), settings, existing, None, resumed_by)
 
 
 def check_existing(existing: str) -> None:
@@ -371,7 +428,7 @@ def check_existing(existing: str) -> None:
 
 def _find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> InterruptedJob | None:
     """Find the interrupted job that a new one continues."""
-    if existing == "overwrite" or any(lock_holder(folder) is not None for folder in folders):
+    if existing == "restart" or any(lock_holder(folder) is not None for folder in folders):
         return None  # a running job is reported when the locks are taken
     unfinished = find_interrupted(parent, folders)
     if unfinished is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BatchError, CorruptError, MissingError
@@ -12,8 +13,9 @@ from wkwdask.formats.record_paths import is_job_folder
 from wkwdask.formats.registry import location_of
 from wkwdask.model.parsing import reading
 from wkwdask.runs.batch_file import read_batch
-from wkwdask.runs.job_records import JobState, is_kept_for_later, job_owner, job_states, problem_of, targets_of
-from wkwdask.runs.journal import entries_of, read_journal
+from wkwdask.runs.calls import command_of
+from wkwdask.runs.job_records import JobState, job_owner, job_states, problem_of, read_plan, targets_of
+from wkwdask.runs.journal import MAX_NUMBER, entries_of, read_journal, stored_nbytes
 from wkwdask.runs.progress import describe, describe_count, read_failures, read_progress
 from wkwdask.runs.report import Report, format_nbytes
 from wkwdask.store import files
@@ -26,19 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from wkwdask.runs.batch_file import Batch
+    from wkwdask.runs.calls import Command
     from wkwdask.runs.progress import Failure
     from wkwdask.store.locks import Owner
 
 _LISTED = 20
-_MAX_NUMBER = 1 << 62
 _STATE_TEXTS = {
     JobState.RUNNING: "running",
     JobState.UNPUBLISHED: "ended during publication; the next job in the layer completes it",
-    JobState.CAN_GO_ON: "not running; the same command resumes it, wkwdask cancel --discard removes it",
+    JobState.CAN_GO_ON: "not running",
     JobState.REFUSED: "its records are rejected; wkwdask repair removes it, or remove its folder",
     JobState.DEAD: "ended before any task finished",
 }
-_INTERRUPTED_ARRAY = 'not running; the same call with the same array resumes it, existing="resume" does so with any array, wkwdask cancel --discard removes it'
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,12 @@ class FoundJob:
     """Job arrays that run its tasks; None without any."""
     problem: str = ""
     """Reason why its records are rejected."""
+    command: Command | None = None
+    """Command that started it; None for a function."""
+    resumed_by: str | None = None
+    """Value of ``existing=`` that resumes it; None for that of its call."""
+    needs_array: bool = False
+    """Whether it writes an array, which its call passes."""
 
     @property
     def is_running(self) -> bool:
@@ -97,16 +104,29 @@ class JobStatus:
     """Failed tasks that were not finished since."""
     slurm: dict[str, dict[str, int]]
     """Number of elements by state, for each SLURM job."""
+    resume: Command | None = None
+    """Command that resumes the job; None for a function."""
+
+    def _what_resumes(self) -> str:
+        if self.resume is not None:
+            return f"resumed by: cd {shlex.quote(self.resume.folder)} && {shlex.join(['wkwdask', *self.resume.arguments])}"
+        existing = self.job.resumed_by
+        if existing is not None:
+            return f'the same call resumes it if existing is "{existing}"' + (", then with any array" if self.job.needs_array and existing == "resume" else "")
+        if self.job.needs_array:
+            return 'the same call with the same array resumes it, and with any array if existing is "resume"'
+        return "the same call resumes it"
 
     def __str__(self) -> str:
         name = str(self.job.owner) if self.job.owner is not None else self.job.root
         record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
-        state = _INTERRUPTED_ARRAY if self.job.state is JobState.CAN_GO_ON and not is_kept_for_later(self.job.root) else _STATE_TEXTS[self.job.state]
-        lines = [f"{name}: {state}", f"  writes {', '.join(self.job.targets)}"]
+        lines = [f"{name}: {_STATE_TEXTS[self.job.state]}", f"  writes {', '.join(self.job.targets)}"]
         if self.job.problem:
             return "\n".join([lines[0], f"  {self.job.problem}"])
         lines.append(f"  {describe_count(record)}" if not self.job.is_running else f"  {', '.join([describe_count(record), *describe(record)])}")
         lines += [f"  SLURM job {number}: {describe_states(states)}" for number, states in self.slurm.items()]
+        if self.job.state is JobState.CAN_GO_ON:
+            lines += [f"  {self._what_resumes()}", f"  removed by: wkwdask cancel {shlex.quote(dirname(self.job.root))} --discard"]
         lines += [f"  failed: {failure.name}: {failure.reason} (tried {failure.attempts} times)" for failure in self.failures[:_LISTED]]
         more = len(self.failures) - _LISTED
         return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
@@ -114,7 +134,8 @@ class JobStatus:
     def to_json(self) -> dict[str, Any]:
         owner = None if self.job.owner is None else asdict(self.job.owner)
         facts = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets, "problem": self.job.problem}
-        return {**facts, **self._numbers(), "slurm": self.slurm, "failures": [asdict(failure) for failure in self.failures]}
+        failures = [asdict(failure) for failure in self.failures]
+        return {**facts, "resume": None if self.resume is None else asdict(self.resume), **self._numbers(), "slurm": self.slurm, "failures": failures}
 
     def _numbers(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("done", "known", "total", "nbytes_in", "nbytes_out", "seconds", "workers")}
@@ -140,7 +161,11 @@ def _folders(path: str) -> Iterator[str]:
 def _jobs_in(folder: str) -> Iterator[FoundJob]:
     for root, state in job_states(folder):
         try:
-            yield FoundJob(root, state, job_owner(root), tuple(targets_of(root)), read_batch(root), problem_of(root) if state is JobState.REFUSED else "")
+            problem = problem_of(root) if state is JobState.REFUSED else ""
+            plan = read_plan(root) or {}
+            found = FoundJob(root, state, job_owner(root), tuple(targets_of(root)), read_batch(root), problem)
+            command, needs_array = command_of(plan.get("call")), plan.get("is_kept_for_later") is False
+            yield replace(found, command=command, resumed_by=plan.get("resumed_by"), needs_array=needs_array)
         except CorruptError as error:
             yield FoundJob(root, JobState.REFUSED, job_owner(root), (), None, str(error))
 
@@ -165,7 +190,7 @@ def status_of(job: FoundJob) -> JobStatus:
         known=len(entries) - len(current),
         total=max(total, len(entries)),
         nbytes_in=sum(int(_number(entry, "nbytes_in")) for entry in current),
-        nbytes_out=sum(_stored_nbytes(entry) for entry in current),
+        nbytes_out=sum(stored_nbytes(entry) for entry in current),
         seconds=round(max(now - begin, 0.0), 1),
         workers=sum(int(_number(record, "workers")) for record in records if _number(record, "time") >= begin),
         failures=tuple(read_failures(job.root)),
@@ -210,14 +235,7 @@ def _owner_time(owner: Owner | None) -> float:
 def _number(entry: dict[str, Any], name: str) -> float:
     """Return a number in an entry, 0 if absent or not plausible."""
     value = entry.get(name)
-    return value if isinstance(value, (int, float)) and abs(value) < _MAX_NUMBER else 0.0
-
-
-def _stored_nbytes(entry: dict[str, Any]) -> int:
-    try:
-        return sum(int(_number(receipt, "nbytes")) for _, receipt in entry.get("receipts", ()) if receipt.get("part") is None)
-    except (AttributeError, TypeError, ValueError):
-        return 0
+    return value if isinstance(value, (int, float)) and abs(value) < MAX_NUMBER else 0.0
 
 
 @dataclass(frozen=True, slots=True)

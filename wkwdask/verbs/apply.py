@@ -189,7 +189,7 @@ def lay_out_apply(
         box=box_setting(spec.box), skips_empty=int(options.skips_empty), dtype=spec.dtype.name, channels=spec.num_channels,
         input=",".join(map(source_token, sources.all)), **optional_settings,
     )  # fmt: skip
-    draft, array = stage_level(levels, f"{_COMMAND} {function_name(function)}", settings, existing)
+    draft, array = stage_level(levels, f"{_COMMAND} {function_name(function)}", settings, existing, settings_are_complete=False)
     grid = BrickGrid(target_image.mag, spec.voxel_nbytes, array.chunk_shape, array.shard_shape, array.origin, draft.shape())
     application = plan_application(function, sources, options, grid, workers)
     nbytes = sum(LevelSpec.like(volume).nbytes for volume in sources.volumes)

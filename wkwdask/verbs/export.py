@@ -23,6 +23,7 @@ from wkwdask.formats.pictures.outputs import ExportedArray, NpyOutput, SectionsO
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
 from wkwdask.formats.record_paths import check_no_links
+from wkwdask.formats.replaceable import replaces
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
@@ -33,10 +34,11 @@ from wkwdask.model.voxel_type import common_dtype
 from wkwdask.plans.cells import count_cells
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
-from wkwdask.runs.journal import Journal, JournaledJob, read_journal
+from wkwdask.runs.job_folder import warn_of_discarded
+from wkwdask.runs.journal import Journal, JournaledJob, has_journal, read_journal
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
-from wkwdask.runs.staged import check_existing, check_same_settings, settings_of
+from wkwdask.runs.staged import add_resume_note, check_existing, check_same_settings, resuming_policy, settings_of
 from wkwdask.store import files
 from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
@@ -174,7 +176,9 @@ class Export(Work[Report]):
     def _prepare_folder(self) -> None:
         """Create the hidden folder, or keep that of an interrupted export with the same settings."""
         path = f"{self.root}/{_SETTINGS_NAME}"
-        if self.existing == "overwrite" or not files.exists(path):
+        if self.existing == "restart" or not files.exists(path):
+            if has_journal(self.root):
+                warn_of_discarded(self.root, self.owner.command)
             files.remove_tree(self.root)
         else:
             check_no_links(self.root)
@@ -189,10 +193,10 @@ class Export(Work[Report]):
     def suspend(self, error: BaseException) -> None:
         """End a failed attempt. Journaled work is kept for the next one; without any, the hidden folder is removed."""
         try:
-            if next(read_journal(self.root), None) is None:
+            if not has_journal(self.root):
                 files.remove_tree(self.root)
             else:
-                error.add_note('finished work is kept: the same call resumes, existing="overwrite" starts over')
+                add_resume_note(error, self.root, resuming_policy(self.existing, settings_are_complete=True))
         finally:
             self.release()
 
@@ -297,7 +301,7 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
         raise ExistsError(f"{target}: is a folder, expected nothing or a file")
     if files.isdir(target) and not files.listdir(target):
         return
-    if existing != "overwrite":
+    if not replaces(existing):
         raise ExistsError(f'{target}: already exists; existing="overwrite" replaces it whole')
     if not files.isdir(target) and not is_file:
         raise ExistsError(f"{target}: is a file, expected nothing or a folder")

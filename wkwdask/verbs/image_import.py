@@ -124,7 +124,7 @@ class Import(Plan):
     def check_unchanged(self) -> None:
         """Raise an error if source files changed while they were read."""
         if token_of(self.source.token) != self.input:
-            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts over')
+            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="restart" starts over')
 
 
 @dataclass(frozen=True, slots=True)

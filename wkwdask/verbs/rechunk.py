@@ -224,7 +224,7 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
     job = lay_out(source, volume, levels, options, existing, workers)
     if not in_place:
         return job
-    staged = replace(job.staged, existing="overwrite", box=shown.box, nbytes_in=LevelSpec.like(shown).nbytes)
+    staged = replace(job.staged, existing="restart" if existing == "restart" else "overwrite", box=shown.box, nbytes_in=LevelSpec.like(shown).nbytes)
     return replace(job, staged=staged, in_place=True)
 
 

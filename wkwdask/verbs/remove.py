@@ -129,7 +129,7 @@ class Removal:
         """Lock the levels, rename them into the job folder and drop them from the metadata."""
         owner = Owner.this_process(removal_command(self.image.folder, self.request))
         folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [root_of(self.image).folder])])
-        folder.start("overwrite", settings_of("rm", mags=",".join(self.names)))
+        folder.start("restart", settings_of("rm", mags=",".join(self.names)))
         try:
             folder.remove(self.edit)
         except BaseException:

@@ -145,7 +145,7 @@ def digest_of_cells(cells: Iterable[CellMap]) -> str:
 def check_not_replaced(source: Volume) -> None:
     """Raise an error if a source was replaced while it was read."""
     if not source.is_current():
-        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts over with the new one')
+        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="restart" starts over with the new one')
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +213,11 @@ def translated(volume: Any, shift: Vec3, option: str, participle: str) -> Any:
 
 
 def stage_level(
-    levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None
-) -> tuple[Draft, TargetArray]:
+    levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None, *, settings_are_complete: bool = True,
+) -> tuple[Draft, TargetArray]:  # fmt: skip
     """Stage a job that makes one level; return the draft of the job and the level to write."""
     (folder,) = levels.folders
-    draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings, **levels.settings, **(fingerprint or {})}, existing)
+    all_settings = {**settings, **levels.settings, **(fingerprint or {})}
+    draft = stage(f"{command} into {folder}", levels.parent, [folder], all_settings, existing, settings_are_complete=settings_are_complete)
     (target,) = levels.staged(draft.root)
     return draft, target

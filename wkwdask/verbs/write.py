@@ -186,7 +186,7 @@ class StagedRegion(StagedMags):
     def start(self) -> Report | None:
         """Lock the shards and create the job's folder."""
         self.check_free()
-        self._job_folder().start("update", self.settings)
+        self._job_folder().start("update", self.settings, resumed_by=self.resumed_by)
         (target,) = self.targets
         try:
             if self.volume is not None and not self.volume.is_current():
@@ -240,7 +240,7 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
         draft.owner, parent, (target,), draft.folders, nbytes, its_format.partial_write_edit(image), draft.settings, existing, resumes_automatically=False,
-        ignored_settings=content.ignored_settings, region=shards, dataset=root.folder, volume=volume,
+        ignored_settings=content.ignored_settings, resumed_by=draft.resumed_by, region=shards, dataset=root.folder, volume=volume,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
-from wkwdask.formats.replaceable import is_occupied
+from wkwdask.formats.replaceable import is_occupied, replaces
 from wkwdask.formats.roots import checked_folder, root_of
 from wkwdask.formats.webknossos.dataset import check_own_datasource, layer_in, listed_layer, mag_from_name, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
@@ -62,7 +62,7 @@ class MagTarget:
 
     def unchanged_levels_note(self, existing: str) -> str:
         """Return a note on existing coarser mags, which are not updated."""
-        if existing != "overwrite" and is_occupied(self.folder):
+        if not replaces(existing) and is_occupied(self.folder):
             return ""
         listed = self.layer.mags if self.layer.container.record is not None else ()
         coarser = [mag.name for mag in listed if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, self.mag.factors, strict=True))]

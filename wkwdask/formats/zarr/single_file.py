@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.replaceable import replaces
 from wkwdask.formats.zarr.documents import FILE_NAME
 from wkwdask.formats.zarr.ngff import zarr_format_of
 from wkwdask.formats.zarr.ngff_edit import read_attributes
@@ -49,7 +50,7 @@ class ZippedImage:
             raise UnsupportedError(f"{path}: OME-NGFF {version} is not stored in one file, which needs Zarr v3; write version 0.5 or later")
         if files.isdir(path):
             raise ExistsError(f"{path}: is a folder, expected nothing or a file")
-        if existing != "overwrite" and files.lexists(path):
+        if not replaces(existing) and files.lexists(path):
             raise ExistsError(f'{path}: already exists; existing="overwrite" replaces it whole')
         if not files.isdir(dirname(path)):
             raise MissingError(f"{dirname(path)}: no such folder")
