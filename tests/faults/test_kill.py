@@ -22,12 +22,13 @@ from faults.drivers import KILLS, imports_of, job_folders, journaled, killed_at,
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 from PIL import Image
 from support.annotations import write_data_zip
+from support.inside import limited
 
 import wkwdask
 from wkwdask import Sharding
 from wkwdask.errors import ExistsError, MissingError, ReplacedError
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")]  # of arrays that overwrite
 
 VOXEL_SIZE = (11.24, 11.24, 28)
 SHAPE = (40, 24, 26)  # four files, and two of the next mag
@@ -201,6 +202,45 @@ def wkw_to_scales(folder):
         wkwdask.convert(folder / "seg" / "1", f"precomputed://{folder}/scales", shard_shape=SHARDING, chunk_shape=(16, 16, 16))
 
 
+def other_copy(folder):
+    wkwdask.to_wkw(voxels(4), folder / "copy" / "1", offset=OFFSET, **OPTIONS)
+
+
+def copy_over(folder):
+    with rechunks_of(16):
+        wkwdask.copy(folder / "seg", folder / "copy", existing="overwrite")
+
+
+def rechunk_over(folder):
+    with rechunks_of(16):
+        wkwdask.rechunk(folder / "seg" / "1", folder / "copy" / "1", file_len=2, existing="overwrite")
+
+
+def compress_over(folder):
+    with rechunks_of(16):
+        wkwdask.compress(folder / "seg" / "1", folder / "copy" / "1", existing="overwrite")
+
+
+def compress_in_place(folder):
+    with rechunks_of(16):
+        wkwdask.compress(folder / "seg" / "1", compression="lz4hc", existing="overwrite")
+
+
+def convert_over(folder):
+    with rechunks_of(16):
+        wkwdask.convert(folder / "seg" / "1", f"precomputed://{folder}/scales", shard_shape=SHARDING, chunk_shape=(16, 16, 16), existing="overwrite")
+
+
+def components_over(folder):
+    with limited(components_nbytes=16**3 * 8):
+        wkwdask.connected_components(folder / "seg" / "1", folder / "copy" / "1", existing="overwrite")
+
+
+def remap_over(folder):
+    with limited(brick_nbytes=16**3 * 8), regions_of(32):
+        wkwdask.remap(folder / "seg" / "1", folder / "copy" / "1", {1: 7, 2: 7}, existing="overwrite")
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
@@ -225,11 +265,19 @@ JOBS = {
     "scales_to_wkw": ((write_shards,), scales_to_wkw, (scales_to_wkw,), (SCALE, "../wkw/1")),
     "wkw_to_scales": ((write_new,), wkw_to_scales, (wkw_to_scales,), ("1", f"../scales/{SCALE}")),
     "add_scale": ((write_shards,), add_scale, (add_scale,), (SCALE, "22.48_22.48_28")),
+    "copy_over": ((write_new, other_copy), copy_over, (copy_over,), ("1", "../copy/1")),
+    "rechunk_over": ((write_new, other_copy), rechunk_over, (rechunk_over,), ("1", "../copy/1")),
+    "compress_over": ((write_new, other_copy), compress_over, (compress_over,), ("1", "../copy/1")),
+    "compress_in_place": ((write_new,), compress_in_place, (compress_in_place,), ("1",)),
+    "convert_over": ((write_new, wkw_to_scales, overwrite), convert_over, (convert_over,), ("1", f"../scales/{SCALE}")),
+    "components_over": ((write_new, other_copy), components_over, (components_over,), ("1", "../copy/1")),
+    "remap_over": ((write_new, other_copy), remap_over, (remap_over,), ("1", "../copy/1")),
     "import_to_scale": ((lay_sections,), import_to_scale, (import_to_scale,), (SCALE,)),
 }
 RESUMABLE = (
-    new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge, import_sections,
-    pyramid_of_scales, scales_in_place, compress_shards, finer_scale, images_into_shards, scales_to_wkw, wkw_to_scales, import_to_scale,
+    overwrite_pyramid, new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge,
+    import_sections, pyramid_of_scales, scales_in_place, compress_shards, finer_scale, images_into_shards, scales_to_wkw, wkw_to_scales, import_to_scale,
+    copy_over, rechunk_over, compress_over, compress_in_place, convert_over, components_over, remap_over,
 )  # fmt: skip
 
 

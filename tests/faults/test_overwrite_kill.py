@@ -41,7 +41,7 @@ COMMANDS = {
     "components": "components {0}/seg/1 {0}/other/1 --overwrite",
     "dust": "dust {0}/seg/1 {0}/other/1 --min-voxels 3 --overwrite",
     "renumber": "renumber {0}/seg/1 {0}/other/1 --overwrite",
-    "upsample": "upsample {0}/coarse --source 2 --mags 1 --overwrite",
+    "upsample": "upsample {0}/coarse/2 --mags 1 --overwrite",
 }
 QUICK = ("pyramid", "copy")
 
@@ -266,7 +266,7 @@ def test_a_changed_source_is_not_mixed_with_finished_work(tmp_path, source):
     lay_out(source, folder)
     command = shlex.split(COMMANDS["pyramid"].format(folder))
     killed_after(3, command)
-    for path in (folder / "seg" / "1").rglob("*.wkw"):
+    for path in (folder / "seg" / "1").rglob("x*.wkw"):
         os.utime(path, (1, 1))
     before = contents(folder)
     refused, ran = run(command, tmp_path / "refused.log")

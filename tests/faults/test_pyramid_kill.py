@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -39,7 +40,7 @@ from faults.trees import contents, differences, leftovers
 from support.warm_processes import state_of
 
 import wkwdask
-from wkwdask.errors import ExistsError, LockedError, WkwDaskError
+from wkwdask.errors import DiscardWarning, ExistsError, LockedError, WkwDaskError
 
 pytestmark = [
     pytest.mark.faults,
@@ -428,7 +429,7 @@ def test_the_machine_went_down(tmp_path, undisturbed):
     assert not finish(known, folder) & done
 
 
-@pytest.mark.parametrize("existing", ["error", "resume", "overwrite"])
+@pytest.mark.parametrize("existing", ["error", "resume", "overwrite", "restart"])
 def test_the_other_driver_lives(tmp_path, undisturbed, existing):
     """A job is not taken over from a process that is alive, or may be: on another machine."""
     known = undisturbed("parts")
@@ -444,8 +445,9 @@ def test_the_other_driver_lives(tmp_path, undisturbed, existing):
         for lock in (folder / "seg").glob(".*.wkwdask-lock"):  # as the error says, by one who knows
             lock.unlink()
     assert len(done) == 60
-    again = finish(known, folder, existing=existing) & done
-    assert again == (done if existing == "overwrite" else set())
+    with pytest.warns(DiscardWarning) if existing == "restart" else contextlib.nullcontext():
+        again = finish(known, folder, existing=existing) & done
+    assert again == (done if existing == "restart" else set())
 
 
 def test_two_drivers_at_once(tmp_path, undisturbed):
@@ -456,7 +458,14 @@ def test_two_drivers_at_once(tmp_path, undisturbed):
     with driver.start() as process:
         wait_until(lambda: state_of(process.pid) == "T")
         try:
-            for options in ({}, {"existing": "resume"}, {"existing": "overwrite"}, {"method": "max"}, {"method": "max", "existing": "resume"}):
+            for options in (
+                {},
+                {"existing": "resume"},
+                {"existing": "overwrite"},
+                {"existing": "restart"},
+                {"method": "max"},
+                {"method": "max", "existing": "resume"},
+            ):
                 with dask.config.set(scheduler="synchronous"), pytest.raises(LockedError, match=f"build_pyramid of .*process {process.pid} on"):
                     known.case.build(folder, **options)
         finally:
@@ -473,8 +482,8 @@ def test_some_of_the_mags_are_overwritten(tmp_path, undisturbed):
     known = undisturbed("parts")
     folder = tmp_path / "ds"
     interrupted(known, folder, 60)
-    with dask.config.set(scheduler="synchronous"), regions_of(16):
-        wkwdask.build_pyramid(folder, "seg", mags=known.case.mags[:2], existing="overwrite")
+    with dask.config.set(scheduler="synchronous"), regions_of(16), pytest.warns(DiscardWarning, match="60 tasks"):
+        wkwdask.build_pyramid(folder, "seg", mags=known.case.mags[:2], existing="restart")
     assert leftovers(folder) == []
 
 

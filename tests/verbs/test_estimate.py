@@ -174,7 +174,7 @@ def test_plan_of_an_interrupted_pyramid_keeps_its_regions(tmp_path):
         assert any("finished work is kept" in note for note in caught.value.__notes__)
         path.write_bytes(whole)
         with dask.config.set(scheduler="processes", num_workers=1000):
-            again, fresh = (wkwdask.plan_pyramid(folder, mags=[2], existing=existing) for existing in ("resume", "overwrite"))
+            again, fresh = (wkwdask.plan_pyramid(folder, mags=[2], existing=existing) for existing in ("overwrite", "restart"))
     assert again.passes[0].region_shape == (64,) * 3
     assert fresh.passes[0].region_shape == (16,) * 3
     assert (again.workers, fresh.workers) == (1000, 1000)
