@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -489,7 +490,7 @@ def interrupted(dataset):
 
     with regions_of(8), dask.config.set(scheduler="synchronous"), pytest.raises(TruncatedError) as caught:
         wkwdask.build_pyramid(dataset, mags=["2-2-1", "4-4-2"], method="max")
-    assert caught.value.__notes__[-1].startswith("finished work is kept: the same call resumes")
+    assert re.fullmatch(r'finished work is kept \(\d+ tasks, .*B\): the same call resumes, existing="restart" starts over', caught.value.__notes__[-1])
     assert sorted(name for name in os.listdir(dataset / "color") if not name.startswith(".wkwdask-job-")) == ["1"]
     assert len(os.listdir(dataset / "color")) == 2
     return repair

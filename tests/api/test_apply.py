@@ -19,7 +19,7 @@ from support.strategies import HEAVY
 
 import wkwdask
 from wkwdask import BoundingBox
-from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TaskFailedError
+from wkwdask.errors import BoundsError, DiscardWarning, ExistsError, MissingError, ResumeError, TaskFailedError
 
 SHAPE = (70, 50, 40)
 OFFSET = (13, 8, 5)
@@ -389,7 +389,8 @@ def test_other_settings_are_not_resumed(dataset, small_regions):
     os.utime(path)
     with pytest.raises(ResumeError, match="the source has changed since"):
         wkwdask.apply(partial(fail_at, [(64, 32, 32)]), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
-    wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", existing="overwrite")
+    with pytest.warns(DiscardWarning, match="discards the finished work of an interrupted job: 11 tasks"):
+        wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", existing="overwrite")
     np.testing.assert_array_equal(result(dataset / "copy" / "1"), volume())
 
 

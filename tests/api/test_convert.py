@@ -18,7 +18,7 @@ from support.datasets import FILE_NAME, document_of
 from support.inside import before_task, limited
 
 import wkwdask
-from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, UnsupportedError
+from wkwdask.errors import BoundsError, CorruptError, DiscardWarning, ExistsError, MissingError, ResumeError, SectionWarning, UnsupportedError
 
 VOXEL_SIZE = (4, 4, 35)
 OPTIONS = {"voxel_size": VOXEL_SIZE, "block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -309,7 +309,8 @@ def test_changed_sections_are_not_resumed(tmp_path, sections):
     Image.fromarray(voxels(seed=1)[0]).save(sections / "s0.png")
     with pytest.raises(ResumeError, match="the source was replaced"):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
-    wkwdask.convert(sections, tmp_path / "ds", existing="overwrite", **OPTIONS)
+    with pytest.warns(DiscardWarning, match="2 tasks"):
+        wkwdask.convert(sections, tmp_path / "ds", existing="restart", **OPTIONS)
     assert "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", existing="resume", **OPTIONS).note
     with pytest.raises(ExistsError):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)

@@ -18,7 +18,7 @@ from support.strategies import HEAVY
 from support.wkw_files import LZ4, Header, block_bytes, spoil_block, stored_voxels
 
 import wkwdask
-from wkwdask.errors import CorruptError, ExistsError, IncompleteWriteError, MissingError, ResumeError, UnsupportedError
+from wkwdask.errors import CorruptError, DiscardWarning, ExistsError, IncompleteWriteError, MissingError, ResumeError, UnsupportedError
 
 STEP = 32
 SHAPE = (150, 130, 70)
@@ -275,8 +275,8 @@ def test_another_annotation_is_not_resumed(dataset, tmp_path, options):
     with rechunks_of(64), pytest.raises(ResumeError, match="annotations was"):
         wkwdask.merge(*call, **options)
     path.write_bytes(before)
-    with rechunks_of(64):
-        report = wkwdask.merge(*call, **options, existing="overwrite")
+    with rechunks_of(64), pytest.warns(DiscardWarning, match="3 tasks"):
+        report = wkwdask.merge(*call, **options, existing="restart")
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
     with pytest.raises(ExistsError):
         wkwdask.merge(*call, **options)

@@ -21,7 +21,7 @@ from support.wkw_files import block_bytes, header_of, spoil_block, stored_voxels
 
 import wkwdask
 from wkwdask import BoundingBox
-from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
+from wkwdask.errors import BoundsError, DiscardWarning, LockedError, MissingError, ResumeError
 
 SHAPE = (1, 70, 50, 40)
 OFFSET = (13, 8, 5)
@@ -313,7 +313,8 @@ def test_another_call_replaces_an_interrupted_one(tmp_path):
     folder = tmp_path / "1"
     failed_write(folder)
     assert leftovers(tmp_path)
-    wkwdask.to_wkw(np.full((8, 8, 8), 5, np.uint8), folder, **OPTIONS)
+    with pytest.warns(DiscardWarning, match="2 tasks, .* of to_wkw"):
+        wkwdask.to_wkw(np.full((8, 8, 8), 5, np.uint8), folder, **OPTIONS)
     assert (wkwdask.read(folder) == 5).sum() == 512
     assert not leftovers(tmp_path)
 

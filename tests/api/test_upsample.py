@@ -24,7 +24,7 @@ from support.wkw_files import header_of
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
-from wkwdask.errors import ExistsError, LockedError, MissingError, ResumeError
+from wkwdask.errors import DiscardWarning, ExistsError, LockedError, MissingError, ResumeError
 
 VOXEL_SIZE = (11.24, 11.24, 28)
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -356,7 +356,8 @@ def test_a_source_changed_since_the_interruption_is_refused(tmp_path, undisturbe
         os.utime(path, (1, 1))
     with pytest.raises(ResumeError, match=r"the source has changed since the job was interrupted \(.*wkw was changed last"):
         wkwdask.upsample(folder, source="4-4-2", file_len=4)
-    wkwdask.upsample(folder, source="4-4-2", file_len=4, existing="overwrite")
+    with pytest.warns(DiscardWarning):
+        wkwdask.upsample(folder, source="4-4-2", file_len=4, existing="restart")
     check_after(folder, after)
 
 

@@ -190,7 +190,7 @@ class JobFolder:
         try:
             with guarded(self.parent):
                 done = self._take_over(existing, settings)
-                if done is not None and existing != "restart":
+                if done is not None and existing not in ("restart", "update"):
                     self.discard()
                     return done
                 before = job_records.read_plan(self.root)
