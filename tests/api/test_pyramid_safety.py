@@ -15,7 +15,7 @@ from faults.drivers import regions_of
 from support.inside import before_task, workers_of
 
 import wkwdask
-from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.errors import BoundsError, DiscardWarning, ExistsError, IncompleteWriteError, MissingError, ResumeError
 from wkwdask.runs.job_folder import Publisher
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -72,9 +72,11 @@ def test_source_files_added_or_removed_after_an_interruption_are_noticed(dataset
         shutil.copy(other / file, dataset / file)
     else:
         (dataset / file).unlink()
-    with pytest.raises(ResumeError, match="added or removed"):
-        wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len)
-    wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len, existing="overwrite")
+    for existing in ("error", "overwrite"):
+        with pytest.raises(ResumeError, match="added or removed"):
+            wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len, existing=existing)
+    with pytest.warns(DiscardWarning):
+        wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len, existing="restart")
     np.testing.assert_array_equal(voxels_of(dataset, "2"), voxels_of(dataset, "1")[::2, ::2, ::2])
 
 
