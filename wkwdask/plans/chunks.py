@@ -43,8 +43,13 @@ def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbyte
 
 def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
     """Return the number of chunks along x, y, z in a shard of the requested shape; raise ValueError unless they are powers of two."""
-    if not holds_power_of_two(shard_shape, chunk_shape):
-        raise ValueError(f"a shard must be a power of two of chunks along each axis, got a shard of {shard_shape} voxels for chunks of {chunk_shape}")
+    for axis, shard, chunk in zip("xyz", shard_shape, chunk_shape, strict=True):
+        if not holds_power_of_two((shard,) * 3, (chunk,) * 3):
+            larger = chunk << max(shard // chunk, 1).bit_length()
+            raise ValueError(
+                f"a shard must be a power of two of chunks along each axis, got a shard of {shard_shape} voxels for chunks of {chunk_shape}: "
+                f"give {max(larger // 2, chunk)} or {larger} voxels along {axis}"
+            )
     return divide(shard_shape, chunk_shape)
 
 

@@ -243,3 +243,14 @@ def test_a_single_array_keeps_its_axes_in_place(tmp_path):
     found = zarr.open_array(tmp_path / "a", mode="r")
     assert (found.chunks, found.shards, found.metadata.dimension_names) == ((8, 4, 2), (8, 8, 8), ("x", "y", "z"))
     np.testing.assert_array_equal(found[...], voxels)
+
+
+def test_copies_of_an_array_without_a_voxel_size_name_a_call_that_writes_them(tmp_path):
+    voxels = np.arange(20 * 12 * 8, dtype="uint16").reshape(20, 12, 8)
+    zarr.create_array(tmp_path / "a", shape=voxels.shape, dtype=voxels.dtype, chunks=(5, 6, 7), dimension_names=["x", "y", "z"])[...] = voxels
+    for verb in (wkwdask.copy, wkwdask.rechunk, wkwdask.compress):
+        with pytest.raises(ValueError, match=r"a: states no voxel size, which its copy as an image needs; convert\(\) with voxel_size= writes it"):
+            verb(f"zarr://{tmp_path}/a", f"zarr://{tmp_path}/copy.ome.zarr")
+    assert not (tmp_path / "copy.ome.zarr").exists()
+    wkwdask.convert(f"zarr://{tmp_path}/a", f"zarr://{tmp_path}/copy.ome.zarr", voxel_size=(4, 4, 40))
+    np.testing.assert_array_equal(wkwdask.open(f"zarr://{tmp_path}/copy.ome.zarr")[0], voxels)

@@ -105,6 +105,9 @@ class NgffTarget(TargetFolder):
             size = self.destination.required_voxel_size_nm or next(iter(sizes.values()), None) or self.destination.source_voxel_size_nm
             if size is None and self._entries:  # an image without units, whose finest array is mag 1
                 size = min(filter(None, (_base_size(stored, Mag(1, 1, 1), shared) for stored in self._entries)), default=None)
+            if size is None and first.is_copy and like is not None:
+                given = "convert() with voxel_size= writes it, such as (4, 4, 40): the edge lengths of a voxel along x, y, z in nanometres"
+                raise ValueError(f"{like.name}: states no voxel size, which its copy as an image needs; {given}")
             if size is None:
                 raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
             levels = [self._new_level(extent.mag, extent.topleft, size, shared) for extent in extents]
