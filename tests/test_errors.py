@@ -32,6 +32,7 @@ BUILTIN_BASES = {
     "TaskFailedError": RuntimeError,
     "BatchError": RuntimeError,
     "IncompleteWriteError": RuntimeError,
+    "SpaceError": OSError,
 }
 
 

@@ -33,7 +33,7 @@ _MODULES = {
     "api.zarr_views": "n5_as_zarr n5_store remove_zarr_view write_zarr_view zarr_view",
     "clusters.connect": "cluster",
     "errors": "AlignmentError BatchError BoundsError CorruptError ExistsError FormatError IncompleteWriteError LockedError MissingError "
-    "ReplacedError ResumeError TaskFailedError TruncatedError UnsupportedError WkwDaskError",
+    "ReplacedError ResumeError SpaceError TaskFailedError TruncatedError UnsupportedError WkwDaskError",
     "formats.precomputed.sharding": "Sharding choose_sharding",
     "formats.zarr.codecs.headers": "register_header",
     "formats.zarr.codecs.tiff": "tiff_prefix",
@@ -55,12 +55,12 @@ _NAMES = {name: module for module, names in _MODULES.items() for name in names.s
 __all__ = [
     "AlignmentError", "BatchError", "BoundingBox", "BoundsError", "CorruptError", "Dataset", "Diff", "ExistsError", "Fault", "FormatError",
     "IncompleteWriteError", "Layer", "LayerMag", "LockedError", "Mag", "ManifestReport", "MissingError", "PyramidPlan", "RepairReport", "ReplacedError",
-    "Report", "ResumeError", "RmReport", "Sharding", "TaskFailedError", "TruncatedError", "UnsupportedError", "VerifyReport", "View", "WkwDaskError", "apply",
-    "build_pyramid", "check_manifest", "choose_sharding", "cluster", "compress", "connected_components", "contrast", "convert", "copy", "create",
-    "create_dataset", "diff", "histogram", "info", "label_statistics", "make_demo", "merge", "n5_as_zarr", "n5_store", "offset_codec", "open", "open_dataset",
-    "pad_codec", "plan_convert", "plan_pyramid", "preview", "read", "read_many", "rechunk", "register_header", "remap", "remove_dust", "remove_zarr_view",
-    "renumber", "repair", "rm", "sample", "save", "tiff_prefix", "tiff_shard_codec", "to_n5", "to_precomputed", "to_wkw", "to_zarr", "upsample", "verify",
-    "view", "write", "write_manifest", "write_zarr_view", "zarr_view",
+    "Report", "ResumeError", "RmReport", "Sharding", "SpaceError", "TaskFailedError", "TruncatedError", "UnsupportedError", "VerifyReport", "View",
+    "WkwDaskError", "apply", "build_pyramid", "check_manifest", "choose_sharding", "cluster", "compress", "connected_components", "contrast", "convert", "copy",
+    "create", "create_dataset", "diff", "histogram", "info", "label_statistics", "make_demo", "merge", "n5_as_zarr", "n5_store", "offset_codec", "open",
+    "open_dataset", "pad_codec", "plan_convert", "plan_pyramid", "preview", "read", "read_many", "rechunk", "register_header", "remap", "remove_dust",
+    "remove_zarr_view", "renumber", "repair", "rm", "sample", "save", "tiff_prefix", "tiff_shard_codec", "to_n5", "to_precomputed", "to_wkw", "to_zarr",
+    "upsample", "verify", "view", "write", "write_manifest", "write_zarr_view", "zarr_view",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         MissingError,
         ReplacedError,
         ResumeError,
+        SpaceError,
         TaskFailedError,
         TruncatedError,
         UnsupportedError,

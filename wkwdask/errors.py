@@ -67,8 +67,12 @@ class IncompleteWriteError(WkwDaskError, RuntimeError):
     """The receipts of a job do not cover its plan: some shards were not written."""
 
 
+class SpaceError(WkwDaskError, OSError):
+    """A job needs more bytes than its file system has free. Nothing was written."""
+
+
 class SpaceWarning(UserWarning):
-    """A job will probably need more bytes or inodes than its file system has free."""
+    """A job may need more bytes or inodes than its file system has free."""
 
 
 class DiscardWarning(UserWarning):

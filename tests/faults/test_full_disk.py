@@ -16,12 +16,12 @@ from faults.trees import contents, differences, leftovers, make_dataset
 import wkwdask
 from wkwdask import Sharding
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore::wkwdask.errors.SpaceWarning")]
 
 SHAPE = (128, 128, 96)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "raw"}
 SOURCE_NBYTES = 4 * 128 * 128 * 96
-PRECOMPUTED = {"chunk_shape": (16, 16, 16), "encoding": "raw", "voxel_size": (4, 4, 40), "existing": "resume"}
+PRECOMPUTED = {"force_space": True, "chunk_shape": (16, 16, 16), "encoding": "raw", "voxel_size": (4, 4, 40), "existing": "resume"}
 REGION = ((3, 5, 7), (125, 128, 90))
 
 
@@ -32,17 +32,27 @@ def voxels(seed=1, shape=SHAPE):
 
 def compress(folder):
     with rechunks_of(32):
-        wkwdask.compress(folder / "seg" / "1", compression="lz4")
+        wkwdask.compress(folder / "seg" / "1", compression="lz4", force_space=True)
 
 
 def cut_files(folder):
     with rechunks_of(32):
-        wkwdask.rechunk(folder / "seg" / "1", file_len=2)
+        wkwdask.rechunk(folder / "seg" / "1", file_len=2, force_space=True)
 
 
 def to_larger_blocks_elsewhere(folder):
     with rechunks_of(32):
-        wkwdask.rechunk(folder / "seg" / "1", folder / "copy" / "1", block_len=16)
+        wkwdask.rechunk(folder / "seg" / "1", folder / "copy" / "1", block_len=16, force_space=True)
+
+
+def copy_whole(folder):
+    with rechunks_of(32):
+        wkwdask.copy(folder / "seg", folder / "same", force_space=True)
+
+
+def convert_to_zarr(folder):
+    with rechunks_of(32):
+        wkwdask.convert(folder / "seg" / "1", f"zarr://{folder}/em.zarr", voxel_size=(4, 4, 4), force_space=True)
 
 
 def write_region(folder):
@@ -52,12 +62,12 @@ def write_region(folder):
 
 
 def write_more(folder):
-    wkwdask.to_wkw(da.from_array(voxels(3), chunks=(61, 61, 9)), folder / "more" / "1", existing="resume", **OPTIONS)
+    wkwdask.to_wkw(da.from_array(voxels(3), chunks=(61, 61, 9)), folder / "more" / "1", existing="resume", force_space=True, **OPTIONS)
 
 
 def invert(folder):
     with regions_of(32):
-        wkwdask.apply(np.invert, folder / "seg" / "1", folder / "inverse" / "1")
+        wkwdask.apply(np.invert, folder / "seg" / "1", folder / "inverse" / "1", force_space=True)
 
 
 def import_array(folder):
@@ -66,7 +76,7 @@ def import_array(folder):
     if not source.exists():
         np.save(source, voxels(4).T)
     with imports_of(32):
-        wkwdask.convert(source, folder / "imported" / "1", **OPTIONS)
+        wkwdask.convert(source, folder / "imported" / "1", force_space=True, **OPTIONS)
 
 
 def write_shards(folder):
@@ -80,7 +90,19 @@ def write_chunks(folder):
     wkwdask.to_precomputed(da.from_array(voxels(5), chunks=(61, 61, 9)), folder / "volume", **PRECOMPUTED)
 
 
-JOBS = [import_array, compress, cut_files, to_larger_blocks_elsewhere, write_region, write_more, invert, write_shards, write_chunks]
+JOBS = [
+    import_array,
+    copy_whole,
+    convert_to_zarr,
+    compress,
+    cut_files,
+    to_larger_blocks_elsewhere,
+    write_region,
+    write_more,
+    invert,
+    write_shards,
+    write_chunks,
+]
 
 
 def mount(folder, *options):

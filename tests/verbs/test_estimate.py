@@ -199,11 +199,11 @@ def test_plan_notes_too_little_space(tmp_path, monkeypatch):
     assert str(folder / "color") in plan.notes[0]
 
 
-def test_build_warns_of_too_little_space_and_continues(tmp_path, monkeypatch):
+def test_a_pyramid_that_is_forced_warns_of_too_little_space_and_continues(tmp_path, monkeypatch):
     folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8))
     fake_disk(monkeypatch, f_favail=1000)
     with pytest.warns(SpaceWarning, match="will be written, 1.0 kB are free") as caught:
-        report = wkwdask.build_pyramid(folder, mags=[2])
+        report = wkwdask.build_pyramid(folder, mags=[2], force_space=True)
     assert Path(caught[0].filename) == Path(__file__)  # the user's own line
     assert report.files == 8
 
@@ -219,7 +219,7 @@ def test_text(tmp_path):
     assert lines[0] == f"pyramid of {layer}/1, by median, stored as lz4hc level 9, blocks of 4^3 and files of 16^3 voxels"
     assert lines[1].startswith("  mag 1 -> 2, 4: 1 region of 1024 x 1024 x 1024 voxels")
     assert [line.split(":")[0] for line in lines[2:4]] == [f"  {layer}/2", f"  {layer}/4"]
-    assert [line.split()[0] for line in lines[4:]] == ["reads", "writes", "memory", "time"]
+    assert [line.split()[0] for line in lines[4:]] == ["reads", "writes", "space", "memory", "time"]
     assert f"reads    {plan.files_in} files" in lines[4]
     assert "on 1 worker" in lines[-1]
     ignoring = wkwdask.plan_pyramid(tmp_path / "ds", mags=[2], ignore_zero=True)

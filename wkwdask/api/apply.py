@@ -46,6 +46,7 @@ def apply(
     retries: int = 2,
     most_failures: int = 100,
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Any:
     """Apply a function to volumes, brick by brick, and write the result as a mag or combine it to one value.
@@ -102,6 +103,8 @@ def apply(
         Number of failed tasks above which the job stops at once; up to it, all other tasks are completed first.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         Storage options of the mag, by default those of the first source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of
         the first source, or 32 blocks if that is not WKW.
@@ -163,7 +166,7 @@ def apply(
         raise ValueError("halo= and mask= need a target: without one, voxels in a halo or outside a mask would count; pass the mask as one of the sources")
     _try(make_trial(function, urls, target, apply_options))
     if target is not None:
-        return run_plan(lay_out_apply(function, urls, target, apply_options, existing, num_workers()))
+        return run_plan(lay_out_apply(function, urls, target, apply_options, existing, num_workers()), force_space=force_space)
     reduction = make_reduction(function, urls, apply_options, num_workers())
     return run_work(ReduceWork(reduction, combine, most_failures))
 

@@ -80,6 +80,7 @@ def convert(
     verify: bool = False,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.
@@ -152,6 +153,8 @@ def convert(
     allow_external : bool
         Allow writing where paths or links lead out of the dataset, and reading HDF5 data through links, external storage or virtual datasets outside the
         file's folder; both are refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         Storage options of the target's format, by default those of new data. ``docs/options.md`` and ``wkwdask convert --help`` describe them.
         {options}
@@ -203,14 +206,14 @@ def convert(
     >>> wkwdask.open(f"{folder}/ds").shape
     (1, 30, 20, 10)
     """
-    from wkwdask.graphs.runners import planned_export_report, run_work
+    from wkwdask.graphs.runners import check_space_of, planned_export_report, run_work
 
     single_file = single_file_of(target)
     if single_file is not None:
         return _convert_to_single_file(
             source, single_file, existing, layer=layer, mag=mag, bounding_box=bounding_box, channels=channels, axes=axes, dtype=dtype, value_range=value_range,
             offset=offset, voxel_size=voxel_size, unit=unit, category=category, pyramid=pyramid, on_error=on_error, strict_box=strict_box, verify=verify,
-            allow_external=allow_external, **options,
+            allow_external=allow_external, force_space=force_space, **options,
         )  # fmt: skip
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
@@ -243,7 +246,11 @@ def convert(
                 raise ValueError(f"{target}: {volume.name} would be exported as images, to which {option}= does not apply; copy and rechunk store WKW as WKW")
         refuse_options(f"{target} would be exported as images", {"verify": verify})
         staged = lay_out_export(volume, target, part, options, existing, stored_layer.voxel_size_of(volume))
-        return planned_export_report(staged) or run_work(staged)
+        planned = planned_export_report(staged)
+        if planned is not None:
+            return planned
+        check_space_of([staged], force_space=force_space)
+        return run_work(staged)
     storage = make_options(target_format.options, **options)
     destination = Destination(
         os.fspath(target), layer=name if is_wkw else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external,
@@ -254,7 +261,7 @@ def convert(
         selects_mag = resolved.mag is not None or layer is not None or mag is not None or not is_wkw
         only_mag = resolved.mag if selects_mag else _mag_in(target, image.mags)
         selection = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only_mag, source)
-        return _convert_levels(image, destination, selection, storage, existing, verify=verify)
+        return _convert_levels(image, destination, selection, storage, existing, verify=verify, force_space=force_space)
     if is_wkw and is_export(target) and not is_dataset(target):
         raise UnsupportedError(f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first")
     refuse_options(f"{source} is read as images or an array", {"verify": verify})
@@ -264,7 +271,7 @@ def convert(
         raise ValueError(f"offset must not be negative, got {position}")
     destination = replace(destination, mag=None if mag is None else Mag.parse(mag))
     source_options = SourceOptions(part, position, axes, on_error == "fill", allow_external)
-    return _convert_images(source, destination, source_options, storage, existing, pyramid=pyramid)
+    return _convert_images(source, destination, source_options, storage, existing, pyramid=pyramid, force_space=force_space)
 
 
 def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Existing, **selection: Any) -> Report:
@@ -272,7 +279,7 @@ def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Ex
     from wkwdask.graphs.runners import is_dry_run
 
     start, path = time.monotonic(), single_file.path
-    call = repr((source, sorted(selection.items())))
+    call = repr((source, sorted((name, value) for name, value in selection.items() if name != "force_space")))
     if not is_dry_run() and single_file.finish(call) and not replaces(existing):
         return Report((), 0, time.monotonic() - start, f"{path}: was complete when an earlier call was interrupted, and is published now")
     single_file.check(existing, selection)
@@ -299,7 +306,10 @@ def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Ex
 
 def _changes_voxels(selection: Mapping[str, Any]) -> bool:
     """Return whether options of :func:`convert` ask for another part, type or storage than that of the source."""
-    neutral = {"offset": (0, 0, 0), "unit": "nm", "on_error": "fail", "pyramid": False, "strict_box": False, "verify": False, "allow_external": False}
+    neutral = {
+        "offset": (0, 0, 0), "unit": "nm", "on_error": "fail", "pyramid": False, "strict_box": False, "verify": False, "allow_external": False,
+        "force_space": False,
+    }  # fmt: skip
     return any(value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name) for name, value in selection.items())
 
 
@@ -401,7 +411,9 @@ def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, s
     return resolved.choose(layer if any(one.name == layer for one in resolved.layers) else None), None if layer is None else layer.rpartition("/")[2]
 
 
-def _convert_levels(image: Image, destination: Destination, selection: LayerSelection, storage: Any, existing: Existing, *, verify: bool) -> Report:
+def _convert_levels(
+    image: Image, destination: Destination, selection: LayerSelection, storage: Any, existing: Existing, *, verify: bool, force_space: bool
+) -> Report:
     """Convert levels of an image to levels of another image at the same positions; with ``taken.finest_only``, build the pyramid from the finest."""
     from wkwdask.graphs.runners import num_workers, run_plans
 
@@ -427,16 +439,20 @@ def _convert_levels(image: Image, destination: Destination, selection: LayerSele
     note = target_image.unchanged_levels_note(existing)
     with same_call() as call:
         # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
-        report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, has_later_steps=selection.finest_only)
+        stages = [partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)]
+        report = run_plans(stages, existing, force_space=force_space, has_later_steps=selection.finest_only)
         if selection.finest_only:
             # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole layer would start from that one.
             url = target_image.url_of(report.mags[0].path) if report.mags else destination.url
-            report = merge_reports([report, build_pyramid(url, existing=_pyramid_policy(existing, call), allow_external=destination.allow_external)])
+            policy = _pyramid_policy(existing, call)
+            report = merge_reports([report, build_pyramid(url, existing=policy, allow_external=destination.allow_external, force_space=force_space)])
     unusable = describe_unusable_levels(image) if selection.mags is None and not selection.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, note, unusable])))
 
 
-def _convert_images(source: Paths, destination: Destination, source_options: SourceOptions, storage: Any, existing: Existing, *, pyramid: bool) -> Report:
+def _convert_images(
+    source: Paths, destination: Destination, source_options: SourceOptions, storage: Any, existing: Existing, *, pyramid: bool, force_space: bool
+) -> Report:
     """Convert images or an array in files to one level of an image."""
     from wkwdask.graphs.runners import accepting_own, num_workers, run_plan
 
@@ -460,14 +476,15 @@ def _convert_images(source: Paths, destination: Destination, source_options: Sou
         if existing == "overwrite" and pyramid:
             join_interrupted_call([staged.staged])
         try:
-            report = run_plan(accepting_own(staged, existing) if pyramid else staged)
+            report = run_plan(accepting_own(staged, existing) if pyramid else staged, force_space=force_space)
         except ExistsError:
             if not pyramid or not staged.staged.is_finished():
                 raise
             # The mag is finished: an earlier call was interrupted while it built the pyramid, or right after it.
-            return build_pyramid(url, existing="resume", allow_external=destination.allow_external)
+            return build_pyramid(url, existing="resume", allow_external=destination.allow_external, force_space=force_space)
         if pyramid:
-            report = merge_reports([report, build_pyramid(url, existing=_pyramid_policy(existing, call), allow_external=destination.allow_external)])
+            policy = _pyramid_policy(existing, call)
+            report = merge_reports([report, build_pyramid(url, existing=policy, allow_external=destination.allow_external, force_space=force_space)])
     return replace(report, note="\n".join(filter(None, [report.note, note])))
 
 

@@ -42,6 +42,7 @@ def rechunk(
     existing: str = "error",
     verify: bool | None = None,
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Store mags with other files, blocks or compression, in place or in another location. Voxel values do not change.
@@ -70,6 +71,8 @@ def rechunk(
         Read all voxels back and compare them before a mag is published; by default True if mags are replaced in place.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         Storage options of the mags or scales, by default unchanged. ``level`` encodes blocks again even if nothing else changes. With ``bounding_box``, WKW
         files are sized to fit the box, at most as long as before. A scale with several chunk sizes gets a single one.
@@ -116,7 +119,9 @@ def rechunk(
     rechunk_options = RechunkOptions(make_options(source_format.options, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
     find_levels = partial(source_format.level_copies, url, target, layers, parse_levels(mags), allow_external=allow_external)
-    reports = _rechunk_levels(source_format, find_levels, rechunk_options, existing, verify, partial(source_format.prepare_copy, url, target))
+    reports = _rechunk_levels(
+        source_format, find_levels, rechunk_options, existing, verify, partial(source_format.prepare_copy, url, target), force_space=force_space
+    )
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
 
 
@@ -168,6 +173,8 @@ def _rechunk_levels(
     existing: str,
     verify: bool | None,
     prepare: Callable[[], None],
+    *,
+    force_space: bool,
 ) -> list[Report]:
     """Store levels again, one after the other; return the reports of those that changed."""
     from wkwdask.graphs.job_array import check_restartable
@@ -196,7 +203,7 @@ def _rechunk_levels(
     if in_place:
         level_copies = [level_copy for level_copy in level_copies if stage(level_copy, existing) is not None]
     else:
-        existing = resolve_existing([partial(stage, level_copy) for level_copy in level_copies], existing)
+        existing = resolve_existing([partial(stage, level_copy) for level_copy in level_copies], existing, force_space=force_space)
         prepare()
     reports = []
     for level_copy in level_copies:
@@ -208,7 +215,7 @@ def _rechunk_levels(
         is_exact = not staged.decodes or staged.loss is None
         for note in (*staged.notes, *([] if is_exact or not staged.loss else [UserWarning(staged.loss)])):
             warnings.warn(note, stacklevel=4)
-        reports.append(run_plan(replace(staged, verify=staged.in_place and is_exact if verify is None else verify)))
+        reports.append(run_plan(replace(staged, verify=staged.in_place and is_exact if verify is None else verify), force_space=force_space))
     return [*(replace(report, note="; ".join(filter(None, [report.note, left_out]))) for report in reports[:1]), *reports[1:]]
 
 
@@ -223,6 +230,7 @@ def copy(
     existing: str = "error",
     verify: bool = False,
     allow_external: bool = False,
+    force_space: bool = False,
 ) -> Report:
     """Copy a dataset, a layer or a mag, or a box of it, and optionally translate it.
 
@@ -250,6 +258,8 @@ def copy(
         Read all voxels back and compare them before a mag is published.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
 
     Returns
     -------
@@ -293,7 +303,8 @@ def copy(
     layers = source_format.layers_to_copy(url) if chosen_layers is None else chosen_layers
     find_levels = partial(source_format.level_copies, url, target, layers, parse_levels(mags))
     warnings_of_copy = source_format.copy_warnings(url, find_levels(), layers)
-    report = merge_reports(_rechunk_levels(source_format, find_levels, options, existing, verify, partial(source_format.prepare_copy, url, target)))
+    prepare = partial(source_format.prepare_copy, url, target)
+    report = merge_reports(_rechunk_levels(source_format, find_levels, options, existing, verify, prepare, force_space=force_space))
     return replace(report, note="; ".join(filter(None, (report.note, *warnings_of_copy))))
 
 

@@ -53,6 +53,7 @@ class WriteOptions(TypedDict, total=False):
     region: BoundingBox | Sequence[Sequence[int]] | None
     existing: Existing
     token: str | None
+    force_space: bool
 
 
 class PlacedOptions(WriteOptions, total=False):

@@ -46,6 +46,7 @@ def build_pyramid(
     update: bool | Literal["content"] = False,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Build all coarser mags of a layer from its finest mag, in one pass over it.
@@ -86,6 +87,8 @@ def build_pyramid(
         Rebuild, in place, only the files that show this part of the layer: x, y, z, width, height, depth [voxels of mag 1].
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         Storage options of the new mags or scales, by default those of the finest. Raw WKW blocks become LZ4HC. Files are sized to fit the box of each mag, at
         most as long as those of the finest mag, or 8 blocks if that has one file per block, as in annotations exported by WEBKNOSSOS.
@@ -153,7 +156,7 @@ def build_pyramid(
                 join_interrupted_call([pyramid.staged for pyramid in pyramids])
                 for pyramid in pyramids:
                     pyramid.accepting_finished().staged.check_free()
-            return merge_reports([run_plan(pyramid.accepting_finished()) for pyramid in pyramids])
+            return merge_reports([run_plan(pyramid.accepting_finished(), force_space=force_space) for pyramid in pyramids])
     if existing != "error":
         raise ValueError(f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an existing one; use one or the other")
     if update == "content" and box is not None:
@@ -202,6 +205,7 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     if options.keys() & {"update", "bounding_box"}:
         raise TypeError("plan_pyramid() plans whole pyramids: update= and bounding_box= are for build_pyramid()")
     existing = options.pop("existing", "error")
+    options.pop("force_space", None)  # for the job alone
     plan = _with_warnings(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, num_sharing_workers()))
     return estimate_pyramid(plan, num_workers())
 
@@ -217,6 +221,7 @@ def upsample(
     voxel_size: Sequence[float] | None = None,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Upsample a layer or an image of any format to finer mags: each voxel becomes a block of equal voxels.
@@ -246,6 +251,8 @@ def upsample(
         replaces the mags, and ``"restart"`` does so and starts over.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         Storage options of the new mags, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box of each mag, at most 32
         blocks long, or 8 if the source has one file per block.
@@ -294,7 +301,7 @@ def upsample(
     size = None if voxel_size is None else parse_voxel_size(voxel_size)
     storage = make_options(options_of(url), **options)
     upsample_options = UpsampleOptions(**parsed_mags, mags=parse_mags(mags), voxel_size_nm=size, stored=storage, allow_external=allow_external)
-    return run_plan(lay_out_upsample(url, layer, upsample_options, existing, num_workers()))
+    return run_plan(lay_out_upsample(url, layer, upsample_options, existing, num_workers()), force_space=force_space)
 
 
 def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:

@@ -138,7 +138,8 @@ def _of_type(voxels: Any, dtype: np.dtype[Any]) -> Any:
 def save_as(
     its_format: ArrayFormat, array: Any, url: str | os.PathLike[str], *, offset: Sequence[int] | None = None,
     region: BoundingBox | Sequence[Sequence[int]] | None = None, voxel_size: Sequence[float] | None = None, mag: MagLike | None = None,
-    category: str | None = None, existing: str = "error", token: str | None = None, allow_external: bool = False, compute: bool = True, **storage: Any,
+    category: str | None = None, existing: str = "error", token: str | None = None, allow_external: bool = False,
+    force_space: bool = False, compute: bool = True, **storage: Any,
 ) -> Report | Delayed:  # fmt: skip
     """Write an array as one level of an image of a format, or into a region of an existing level. Return a Report, or a Delayed of one."""
     options: Any = make_options(its_format.options, **storage)
@@ -178,7 +179,7 @@ def save_as(
         if staged.edit is None and not destination.needs_container:
             warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
     try:
-        written: Report | Delayed = write_array(staged, voxels, content.trust_note, compute=compute)
+        written: Report | Delayed = write_array(staged, voxels, content.trust_note, compute=compute, force_space=force_space)
     except ExistsError as error:
         if existing != "error" or region is not None:
             raise

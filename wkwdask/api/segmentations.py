@@ -47,6 +47,7 @@ def merge(
     existing: str = "error",
     verify: bool = False,
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Merge volume annotations, as WEBKNOSSOS exports them, into a segmentation.
@@ -80,6 +81,8 @@ def merge(
         Read all voxels back and compare them before the mag is published.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         Storage options of the mag, by default those of the base.
         {options}
@@ -125,7 +128,7 @@ def merge(
     inputs = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
     default_format().prepare_copy(base, target)
     staged = lay_out_merge(inputs, RechunkOptions(make_options(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
-    report = run_plan(replace(staged, verify=verify))
+    report = run_plan(replace(staged, verify=verify), force_space=force_space)
     return replace(report, note="; ".join(filter(None, (report.note, inputs.note))))
 
 
@@ -143,6 +146,7 @@ def connected_components(
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Label the connected components of a layer as a new segmentation.
@@ -178,6 +182,8 @@ def connected_components(
         ``"overwrite"``.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         Storage options of the mag, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of the
         source, or 32 blocks if that is not WKW.
@@ -230,7 +236,8 @@ def connected_components(
 
     components_options = ComponentsOptions(threshold, connectivity, min_voxels, where, dtype)
     labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return run_plan(lay_out_components(labels, _target_request(target, options, allow_external=allow_external), components_options, existing, num_workers()))
+    request = _target_request(target, options, allow_external=allow_external)
+    return run_plan(lay_out_components(labels, request, components_options, existing, num_workers()), force_space=force_space)
 
 
 def _target_request(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
@@ -251,6 +258,7 @@ def remap(
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Map the ids of a segmentation to other ids, to merge, rename or remove segments.
@@ -289,6 +297,8 @@ def remap(
         ``"overwrite"``.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         Storage options of the mag, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of the
         source, or 32 blocks if that is not WKW.
@@ -335,16 +345,24 @@ def remap(
     [0, 1, 2, 3, 4, 6]
     """
     request = _target_request(target, options, allow_external=allow_external)
-    return _run_remap(source, request, mapping, RemapOptions(default, where, dtype), existing, layer, mag)
+    return _run_remap(source, request, mapping, RemapOptions(default, where, dtype), existing, layer, mag, force_space=force_space)
 
 
 def _run_remap(
-    source: str | PathLike[str], request: TargetRequest, mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
+    source: str | PathLike[str],
+    request: TargetRequest,
+    mapping: Any,
+    options: RemapOptions,
+    existing: str,
+    layer: str | None,
+    mag: MagLike | None,
+    *,
+    force_space: bool,
 ) -> Report:
     from wkwdask.graphs.runners import num_workers, run_plan
 
     labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return run_plan(lay_out_remap(labels, request, mapping, options, existing, num_workers()))
+    return run_plan(lay_out_remap(labels, request, mapping, options, existing, num_workers()), force_space=force_space)
 
 
 def remove_dust(
@@ -357,6 +375,7 @@ def remove_dust(
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Remove small segments: set them to 0 in a new layer. All others keep their ids.
@@ -374,6 +393,8 @@ def remove_dust(
         As for :func:`remap`.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         As for :func:`remap`.
 
@@ -404,7 +425,9 @@ def remove_dust(
     ids, counts = _count_labels(source, layer, mag)
     small = ids[counts < min_voxels]
     request = _target_request(target, options, allow_external=allow_external)
-    report = _run_remap(source, request, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag)
+    report = _run_remap(
+        source, request, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag, force_space=force_space
+    )
     return _with_note(report, f"{len(small)} of {len(ids)} segments removed")
 
 
@@ -418,6 +441,7 @@ def renumber(
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite", "restart"] = "error",
     allow_external: bool = False,
+    force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
     """Renumber the n segments of a layer to 1 to n in the order of their ids, as a new layer.
@@ -436,6 +460,8 @@ def renumber(
         As for :func:`remap`.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     **options
         As for :func:`remap`.
 
@@ -470,7 +496,7 @@ def renumber(
     ids, _ = _count_labels(source, layer, mag)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
     request = _target_request(target, options, allow_external=allow_external)
-    report = _run_remap(source, request, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag)
+    report = _run_remap(source, request, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag, force_space=force_space)
     if path is not None:
         write_mapping(path, ids, new)
     return _with_note(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))

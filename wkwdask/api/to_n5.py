@@ -54,6 +54,7 @@ def to_n5(
     mag: MagLike | None = None,
     existing: Existing = "error",
     token: str | None = None,
+    force_space: bool = False,
     compute: bool = True,
 ) -> Report | Delayed:
     """Write an array as one N5 dataset, in parallel.
@@ -84,6 +85,8 @@ def to_n5(
         :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     compute : bool
         If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
 
@@ -118,5 +121,5 @@ def to_n5(
 
     return save_as(
         FORMAT, array, url, chunk_shape=chunk_shape, compression=compression, level=level, voxel_size=voxel_size, offset=offset, region=region, mag=mag,
-        existing=existing, token=token, compute=compute,
+        existing=existing, token=token, force_space=force_space, compute=compute,
     )  # fmt: skip

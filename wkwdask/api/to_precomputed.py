@@ -63,6 +63,7 @@ def to_precomputed(
     type: Literal["image", "segmentation"] | None = None,
     mag: MagLike | None = None,
     token: str | None = None,
+    force_space: bool = False,
     compute: bool = True,
 ) -> Report | Delayed:
     """Write an array as one scale of a Neuroglancer precomputed volume, in parallel.
@@ -92,6 +93,8 @@ def to_precomputed(
         Voxel size of the scale as a multiple of the finest scale's: ``"2-2-1"`` adds a scale to an existing volume; by default the finest scale.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     compute : bool
         If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
 
@@ -124,5 +127,5 @@ def to_precomputed(
 
     return save_as(
         FORMAT, array, url, chunk_shape=chunk_shape, shard_shape=shard_shape, encoding=encoding, quality=quality, compression=compression, force=force,
-        voxel_size=voxel_size, offset=offset, region=region, existing=existing, category=type, mag=mag, token=token, compute=compute,
+        voxel_size=voxel_size, offset=offset, region=region, existing=existing, category=type, mag=mag, token=token, force_space=force_space, compute=compute,
     )  # fmt: skip

@@ -65,6 +65,7 @@ def to_wkw(
     token: str | None = None,
     category: Literal["color", "segmentation"] | None = None,
     allow_external: bool = False,
+    force_space: bool = False,
     compute: bool = True,
 ) -> Report | Delayed:
     """Write an array as one WKW mag, or into a region of an existing mag, in parallel.
@@ -99,6 +100,8 @@ def to_wkw(
         Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     compute : bool
         If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
 
@@ -146,5 +149,5 @@ def to_wkw(
     return save_as(
         its_format, array, url, offset=offset, region=region, voxel_size=voxel_size, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression,
         level=level, block_len=block_len, file_len=file_len, any_length=any_length, existing=existing, token=token, category=category,
-        allow_external=allow_external, compute=compute,
+        allow_external=allow_external, force_space=force_space, compute=compute,
     )  # fmt: skip

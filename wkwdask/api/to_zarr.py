@@ -62,6 +62,7 @@ def to_zarr(
     category: Literal["color", "segmentation"] | None = None,
     existing: Existing = "error",
     token: str | None = None,
+    force_space: bool = False,
     compute: bool = True,
 ) -> Report | Delayed:
     """Write an array as one mag of an OME-NGFF image ("OME-Zarr"), in parallel.
@@ -92,6 +93,8 @@ def to_zarr(
         ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     compute : bool
         If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
 
@@ -126,5 +129,5 @@ def to_zarr(
     import_extra("zarr", "to_zarr", "zarr")
     return save_as(
         FORMAT, array, url, voxel_size=voxel_size, offset=offset, region=region, mag=mag, chunk_shape=chunk_shape, shard_shape=shard_shape,
-        compression=compression, level=level, ngff=ngff, category=category, existing=existing, token=token, compute=compute,
+        compression=compression, level=level, ngff=ngff, category=category, existing=existing, token=token, force_space=force_space, compute=compute,
     )  # fmt: skip

@@ -57,6 +57,7 @@ def save(
     existing: Existing = "error",
     token: str | None = None,
     allow_external: bool = False,
+    force_space: bool = False,
     compute: bool = True,
     **options: Unpack[StorageKeywords],
 ) -> Report | Delayed:
@@ -90,6 +91,8 @@ def save(
         Name of the array's content; a call with another token does not resume the job.
     allow_external : bool
         Allow writing where paths or links lead out of a WKW dataset; refused by default.
+    force_space : bool
+        Start although the result very probably does not fit on the disk; refused by default.
     compute : bool
         If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
     **options
@@ -136,7 +139,7 @@ def save(
 
     return save_as(
         format_to_save(url), array, url, offset=offset, region=region, voxel_size=voxel_size, mag=mag, category=category, existing=existing, token=token,
-        allow_external=allow_external, compute=compute, **options,
+        allow_external=allow_external, force_space=force_space, compute=compute, **options,
     )  # fmt: skip
 
 
@@ -222,7 +225,7 @@ def create(
     staged, _ = lay_out_write(target_image, target_box.topleft, content, storage, existing, "to_wkw")
     if staged.edit is None:
         warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=2)
-    return run_plan(Creation(staged))
+    return run_plan(Creation(staged), force_space=False)
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.NDArray[Any], **options: Any) -> Report:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, external_option, parse_callback, resume_options, runs_on_cluster, storage_options, where_option
+from wkwdask.cli.options import StorageCommand, external_option, parse_callback, resume_options, runs_on_cluster, space_option, storage_options, where_option
 
 
 def _parse_shape(text: str) -> Any:
@@ -42,6 +42,7 @@ _shape_callback = parse_callback(_parse_shape, "expected one or three whole numb
 @storage_options("as in the first source, lz4hc if that is raw")
 @resume_options("Replace an existing mag, and start over: the function may have changed.")
 @external_option
+@space_option
 @runs_on_cluster
 def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any, arguments: tuple[str, ...], **options: Any) -> Any:
     """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCEs, and write the mag TARGET.

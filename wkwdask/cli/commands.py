@@ -11,7 +11,17 @@ import click
 
 import wkwdask
 from wkwdask.cli.messages import on_command_line
-from wkwdask.cli.options import METHODS, StorageCommand, box_option, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.options import (
+    METHODS,
+    StorageCommand,
+    box_option,
+    external_option,
+    numbers_callback,
+    resume_options,
+    runs_on_cluster,
+    space_option,
+    storage_options,
+)
 from wkwdask.cli.results import Facts, prints_facts
 
 
@@ -63,6 +73,7 @@ def info(path: str, layer: str | None) -> Facts:
 @box_option("Rebuild, in place, only the files that show this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @external_option
+@space_option
 @runs_on_cluster
 def pyramid(
     path: str, layers: tuple[str, ...], all_layers: bool, align_with: str | None, update: bool, update_content: bool, bounding_box: Any, dry_run: bool,
@@ -118,6 +129,7 @@ def _all_layers(path: str) -> list[str]:
 @storage_options("as in the coarse mag, lz4hc if that is raw")
 @resume_options("Replace existing mags; continue an interrupted run.")
 @external_option
+@space_option
 @runs_on_cluster
 def upsample(path: str, **options: Any) -> Any:
     """Upsample a layer or an image to finer mags: each voxel becomes a block of equal voxels.

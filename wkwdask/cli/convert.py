@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, box_option, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.cli.options import StorageCommand, box_option, external_option, numbers_callback, resume_options, runs_on_cluster, space_option, storage_options
 from wkwdask.cli.results import Facts, prints_facts
 from wkwdask.formats.registry import storage_records
 
@@ -67,6 +67,7 @@ from wkwdask.formats.registry import storage_records
     is_flag=True,
     help="Allow writing where paths or links lead out of the dataset, and reading HDF5 data outside the file's folder. Default: refuse.",
 )
+@space_option
 @runs_on_cluster
 def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any) -> Any:
     """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.

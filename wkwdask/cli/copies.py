@@ -20,6 +20,7 @@ from wkwdask.cli.options import (
     mags_option,
     resume_options,
     runs_on_cluster,
+    space_option,
     storage_options,
 )
 from wkwdask.cli.results import prints_facts
@@ -53,6 +54,7 @@ class Triple(click.ParamType):
 @click.option("--verify", is_flag=True, help="Compare all voxels before a mag is published.")
 @resume_options("Replace existing mags of the target; continue an interrupted run.")
 @external_option
+@space_option
 @runs_on_cluster
 def copy(path: str, target: str, **options: Any) -> Any:
     """Copy a dataset, a layer or a mag to TARGET, under the same name or another one.
@@ -116,6 +118,7 @@ _rechunk_options = combined_options(
     click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: only if it replaces a mag in place."),
     resume_options("Replace existing mags of the target; continue an interrupted run."),
     external_option,
+    space_option,
     runs_on_cluster,
 )
 

@@ -35,6 +35,7 @@ _LOCK_POLL_SECONDS = 1.0
 external_option = click.option(
     "--allow-external", is_flag=True, help="Allow writing and deleting where paths or links lead out of the dataset. Default: refuse."
 )
+space_option = click.option("--force-space", is_flag=True, help="Start although the result very probably does not fit on the disk. Default: refuse.")
 layers_option = click.option(
     "--layer", multiple=True, callback=lambda ctx, param, names: names or None, help="Layer to process; may be repeated. Default: all."
 )

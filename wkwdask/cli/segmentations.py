@@ -15,6 +15,7 @@ from wkwdask.cli.options import (
     parse_callback,
     resume_options,
     runs_on_cluster,
+    space_option,
     storage_options,
     where_option,
 )
@@ -37,6 +38,7 @@ def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
         storage_options("as in the source, lz4hc if that is raw"),
         resume_options("Replace an existing mag; continue an interrupted run."),
         external_option,
+        space_option,
         runs_on_cluster,
     )
 
@@ -155,6 +157,7 @@ def renumber(source: str, target: str, **options: Any) -> Any:
 @storage_options("as in BASE", [WkwOptions])
 @resume_options("Replace an existing mag; continue an interrupted run.")
 @external_option
+@space_option
 @runs_on_cluster
 def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, largest_id: int | None, **options: Any) -> Any:
     """Merge volume ANNOTATIONS, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.

@@ -17,6 +17,7 @@ import dask.local
 import dask.multiprocessing
 import dask.threaded
 
+from wkwdask.errors import SpaceWarning
 from wkwdask.formats.replaceable import replaces
 from wkwdask.graphs.client_run import ClientRun, workers_of
 from wkwdask.graphs.job_array import check_restartable, current_batch, submit_tasks
@@ -24,10 +25,12 @@ from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.runs.calls import same_call
 from wkwdask.runs.drive import WriteMags, drive
+from wkwdask.runs.job import FlatJob
 from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.retries import FailurePolicy, RetryingJob
+from wkwdask.runs.space import check_space
 from wkwdask.runs.staged import is_interrupted_call, join_interrupted_call
 from wkwdask.store.cores import available_cores
 from wkwdask.store.paths import need_file_system
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.runs.drive import Plan, Work
-    from wkwdask.runs.job import Job
+    from wkwdask.runs.job import Job, Task
     from wkwdask.verbs.export import Export
     from wkwdask.verbs.image_import import Import
     from wkwdask.verbs.rechunk import Rechunk
@@ -208,22 +211,49 @@ def run_work(work: Work[R]) -> R:
     return drive(work, run_job)
 
 
-def run_plan(plan: Plan) -> Report:
-    """Run a plan, new or resumed. In a dry run, only collect it."""
-    return planned_report(plan) or run_work(WriteMags(plan))
+def run_plan(plan: Plan, *, force_space: bool) -> Report:
+    """Run a plan, new or resumed, if its result fits on the disk. In a dry run, only collect it."""
+    planned = planned_report(plan)
+    if planned is not None:
+        return planned
+    check_space_of([plan], force_space=force_space)
+    return run_work(WriteMags(plan))
 
 
-def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, has_later_steps: bool = False) -> Report:
+def check_space_of(plans: Sequence[Plan | Export], *, force_space: bool) -> None:
+    """Raise SpaceError if the results of some plans very probably do not fit on their disks; warn if they may not."""
+    needs = [need for need in (plan.need() for plan in plans) if need is not None]
+    for problem in check_space(needs, _values_of, force=force_space):
+        warnings.warn(problem, SpaceWarning, stacklevel=_level_of_user())
+
+
+def _values_of(tasks: Sequence[Task]) -> list[Any]:
+    """Run some tasks where those of a job run, and return their values; none in a batch job, whose workers are not there yet."""
+    values: list[Any] = []
+    if current_batch() is None:
+        run_job(FlatJob(lambda: iter(tasks), len(tasks), lambda _, result: values.append(result.value)), "estimating the size")
+    return values
+
+
+def _level_of_user() -> int:
+    """Return the stack level, for a warning of the caller, of the first line outside of this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "wkwdask":
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, force_space: bool, has_later_steps: bool = False) -> Report:
     """Write the mags of one call in order, after checking all of them. A call that was interrupted between two mags is resumed."""
     check_restartable(len(stages), overwrites=replaces(existing))
     reports = []
     with same_call():
-        existing = resolve_existing(stages, existing, has_later_steps=has_later_steps)
+        existing = resolve_existing(stages, existing, force_space=force_space, has_later_steps=has_later_steps)
         for stage in stages:
             staged = accepting_own(stage(existing), existing)
             for note in staged.notes:
                 warnings.warn(note, stacklevel=5)
-            reports.append(run_plan(staged))
+            reports.append(run_plan(staged, force_space=force_space))
     return merge_reports(reports)
 
 
@@ -232,11 +262,14 @@ def accepting_own(plan: P, existing: str) -> P:
     return replace(plan, staged=plan.staged.accepting_finished()) if existing == "overwrite" else plan
 
 
-def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, has_later_steps: bool = False) -> str:
+def resolve_existing(
+    stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, force_space: bool, has_later_steps: bool = False
+) -> str:  # fmt: skip
     """Check all mags of a call before the first is written. Return the ``existing=`` policy: ``"resume"`` for a call interrupted between two mags."""
     if len(stages) < 2 and not has_later_steps:
         return existing
-    jobs = [plan.staged for plan in (stage(existing) for stage in stages) if plan is not None]
+    plans = [plan for plan in (stage(existing) for stage in stages) if plan is not None]
+    jobs = [plan.staged for plan in plans]
     if existing == "overwrite":
         join_interrupted_call(jobs)
     if existing == "error" and is_interrupted_call(jobs, has_later_steps=has_later_steps):
@@ -244,4 +277,6 @@ def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing
     if existing == "error":
         for job in jobs:
             job.check_free()
+    if len(plans) > 1 and not is_dry_run():
+        check_space_of([accepting_own(plan, existing) for plan in plans], force_space=force_space)
     return existing

@@ -26,17 +26,19 @@ import numpy as np
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells, piece_lengths
 from wkwdask.graphs.client_run import PauseWatch
-from wkwdask.graphs.runners import active_client, check_reachable, memory_per_task, num_workers, run_job, run_plan
+from wkwdask.graphs.runners import active_client, check_reachable, check_space_of, memory_per_task, num_workers, run_job, run_plan
 from wkwdask.model.receipts import Receipt
 from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.job import FlatJob, Result, Task, mark_final
+from wkwdask.runs.job import FlatJob, Result, Task, mark_final, voxel_nbytes
 from wkwdask.runs.journal import Journal, entry_of
 from wkwdask.runs.parts import tally_of, write_scratch
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import format_nbytes
 from wkwdask.runs.retries import FailedAttempt, FailurePolicy, RetryingJob
-from wkwdask.verbs.write import PART_NBYTES, WriteJob, encode_part, part_of
+from wkwdask.runs.space import Size
+from wkwdask.verbs.space import SURE_SHARE, is_raw, need_of_targets
+from wkwdask.verbs.write import PART_NBYTES, StagedRegion, WriteJob, encode_part, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -48,9 +50,11 @@ if TYPE_CHECKING:
     from wkwdask.plans.chunks import PartPlan
     from wkwdask.runs.parts import ScratchPiece
     from wkwdask.runs.report import Report
+    from wkwdask.runs.space import Need, RunTasks
     from wkwdask.runs.staged import StagedMags
 
 
+_SAMPLES, _SAMPLED_NBYTES = 8, 4 << 20  # parts of an array in memory, and the size of each
 _POLL_SECONDS = 5.0
 
 
@@ -326,6 +330,31 @@ class ArrayWrite(Plan):
     trust_note: str
     """Reason to assume that the files of an interrupted call came from the same array, for the report."""
 
+    def need(self) -> Need | None:
+        """Return the space of a new mag. Voxels in memory are encoded on trial; those of a graph are not known before they are computed."""
+        array = self.array
+        if isinstance(self.staged, StagedRegion):
+            return None  # files are replaced one by one
+        if not isinstance(array, np.ndarray) or not array.size:
+            return need_of_targets(self.staged, self._size)
+        return need_of_targets(self.staged, lambda _: self._size_in_memory(array))
+
+    def _size(self, _: RunTasks) -> Size:
+        (target,) = self.staged.targets
+        nbytes = voxel_nbytes(target, target.box)
+        return Size(int(SURE_SHARE * nbytes) if is_raw(target) else 0, nbytes, 0)
+
+    def _size_in_memory(self, array: npt.NDArray[Any]) -> Size:
+        (target,) = self.staged.targets
+        parts, shape = list(cells(target.box, target.part_shape(_SAMPLED_NBYTES))), target.part_shape(_SAMPLED_NBYTES)
+        stored = decoded = 0
+        for part in parts[:: -(-len(parts) // _SAMPLES)]:
+            box = cell_box(part, shape, target.box).intersection(target.box)
+            stored += target.encoded_nbytes(np.asfortranarray(part_of_array(array, box, target.box.topleft), target.dtype), box.topleft)
+            decoded += voxel_nbytes(target, box)
+        nbytes = voxel_nbytes(target, target.box) * stored // decoded
+        return Size(int(SURE_SHARE * nbytes), nbytes, 0)
+
     def finished_before(self, report: Report) -> Report:
         """Add to the report why the array is assumed to be the same."""
         return replace(report, note=f"{report.note}; {self.trust_note}") if report.note else report
@@ -350,9 +379,13 @@ class ArrayWrite(Plan):
         return Outcome([tally_of(target, receipts.values())], "; ".join(filter(None, notes)))
 
 
-def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trust_note: str, *, compute: bool) -> Any:
+def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trust_note: str, *, compute: bool, force_space: bool) -> Any:
     """Write an array and return a Report; without ``compute``, return a Delayed with that result."""
-    return run_plan(ArrayWrite(staged, array, trust_note)) if compute else delayed_write(staged, array)
+    plan = ArrayWrite(staged, array, trust_note)
+    if compute:
+        return run_plan(plan, force_space=force_space)
+    check_space_of([plan], force_space=force_space)
+    return delayed_write(staged, array)
 
 
 def delayed_write(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:

@@ -34,6 +34,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     where_box,
 )
+from wkwdask.verbs.space import encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
     import os
@@ -43,9 +44,11 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.target_image import NewLevels
     from wkwdask.model.volume import Volume
+    from wkwdask.runs.space import Need
 
 _COMMAND = "components"
 _MOST_OF_32_BITS = 2**32 - 1
+_SURE_SHARE = 0.25  # of the size of the labels, which components at least have that join equal labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,12 @@ class ComponentsSearch(Plan):
         """Return the job that writes the numbered components."""
         (target,) = self.staged.targets
         return ApplyJob(self.labelling, target)
+
+    def need(self) -> Need:
+        """Return the space of the components, estimated from labels that are joined where they are equal; those of a threshold are not known before."""
+        labelling, source = self.labelling, self.labelling.source
+        is_like_source = labelling.limits is None and labelling.min_voxels <= 1 and labelling.area.contains(source.box)
+        return need_of(self.staged, self.job, encoded_like(self.staged.targets, lambda _, box: read_voxels(source, box)), _SURE_SHARE if is_like_source else 0)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Label bricks, pair labels across faces, number the components, and write them."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.annotation import read_nodes
-from wkwdask.geometry.bounding_box import counted_from
+from wkwdask.geometry.bounding_box import counted_from, moved
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import DisjointSets
@@ -37,6 +37,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     where_box,
 )
+from wkwdask.verbs.space import encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
+    from wkwdask.runs.space import Need
+
+_SURE_SHARE = 0.25  # of the size of the source's ids, which a mapping that keeps the others at least has
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,12 @@ class Remap(Plan):
     @property
     def note(self) -> str:
         return self.mapping.note if isinstance(self.mapping, MergerMode) else ""
+
+    def need(self) -> Need:
+        """Return the space of the mapped layer, estimated from the ids before they are mapped."""
+        source, application = self.source, self.application
+        encode = encoded_like([self.target], lambda _, box: read_voxels(source, moved(box, application.origin)))
+        return need_of(self.staged, lambda: ApplyJob(application, self.target), encode, _SURE_SHARE if self.keeps and application.where is None else 0)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job(self.table())

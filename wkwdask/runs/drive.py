@@ -6,12 +6,11 @@ A verb contributes a plan, which generates phases. It yields tasks that can run 
 from __future__ import annotations
 
 import contextlib
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from wkwdask.errors import ResumeError, SpaceWarning
+from wkwdask.errors import ResumeError
 from wkwdask.runs.batch_file import HandedToSlurm
 from wkwdask.runs.journal import Journal
 from wkwdask.runs.retries import FailurePolicy
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from wkwdask.runs.parts import ShardTally
     from wkwdask.runs.report import Report
+    from wkwdask.runs.space import Need
     from wkwdask.runs.staged import StagedMags
 
 R = TypeVar("R")
@@ -115,9 +115,9 @@ class Plan(ABC):
         """Return the report of a plan without targets; None if there are targets."""
         return None
 
-    def problems(self) -> list[str]:
-        """List reasons why the job may fail later, such as too little free space."""
-        return []
+    def need(self) -> Need | None:
+        """Return the space that the job needs on its disk; None if that is next to nothing."""
+        return None
 
     def finished_before(self, report: Report) -> Report:
         """Accept the report of an equal finished job; raises ResumeError if the source has changed since."""
@@ -152,8 +152,6 @@ class WriteMags(Work["Report"]):
 
     def phases(self) -> Generator[Phase, str, Report]:
         """Run the phases of the plan with a journal, then publish the mags."""
-        for problem in self._plan.problems():
-            warnings.warn(problem, SpaceWarning, stacklevel=8)
         staged, note = self._plan.staged, ""
         with contextlib.closing(self._plan.phases()) as phases:
             phase, outcome = _advance(phases)

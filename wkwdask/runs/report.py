@@ -1,4 +1,4 @@
-"""Reports of finished jobs, and the check of free space before a job."""
+"""Reports of finished jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.store import files
-from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -231,17 +229,3 @@ def format_nbytes(nbytes: int) -> str:
             break
         value /= 1000
     return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def space_problems(folder: str, nbytes: int, num_files: int) -> list[str]:
-    """Compare the size of a job's output with the free space and inodes of the file system."""
-    existing = folder
-    while not files.exists(existing):
-        existing = dirname(existing)
-    free_nbytes, free_files = files.free(existing)
-    problems = []
-    if nbytes > free_nbytes:
-        problems.append(f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free_nbytes)} are free")
-    if free_files is not None and num_files > free_files:
-        problems.append(f"{folder}: up to {num_files:,} files will be written, {free_files:,} more are possible")
-    return problems

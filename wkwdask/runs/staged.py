@@ -181,6 +181,16 @@ class StagedMags:
     def num_done(self) -> int:
         return sum(1 for _ in read_journal(self.root))
 
+    def held(self) -> tuple[int, int] | None:
+        """Count files and bytes of interrupted jobs on the same mags, which this job keeps or removes; None if it has finished."""
+        if self.existing == "resume" and self.is_finished():
+            return None
+        with contextlib.suppress(LockedError):  # reported when the locks are taken
+            self.check_free()
+        ended = (root for root, state in job_states(self.parent) if state in (JobState.CAN_GO_ON, JobState.DEAD) and set(targets_of(root)) & set(self.folders))
+        counts = [files.count_tree(root) for root in {*ended, *([self.root] if files.isdir(self.root) else [])}]
+        return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
+
     def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
         """Wrap a job so that it continues after its journal."""
         return JournaledJob(

@@ -289,6 +289,11 @@ def free(path: str) -> tuple[int, int | None]:
     return _system(path).free(path)
 
 
+def can_share_blocks(folder: str) -> bool:
+    """Return whether copies of files in a file system need no space."""
+    return is_on_disk(folder) and local.can_share_blocks(folder)
+
+
 def check_regular(path: str) -> None:
     """Raise an error unless a path is a regular file. Reading a pipe or device might never end."""
     try:

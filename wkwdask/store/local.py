@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
@@ -37,6 +38,8 @@ _RENAME_EXCHANGE = 2  # renameat2(2)
 _WRITE_BACK_NBYTES = 1 << 20
 _SYNC_FILE_RANGE_WRITE = 2  # sync_file_range(2)
 _COPIED_NBYTES = 8 << 20
+_FICLONE = 0x40049409  # ioctl_ficlone(2)
+_COPIED_ON_TRIAL = 4096
 _CANNOT_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
 
@@ -206,6 +209,18 @@ class LocalOutput:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def can_share_blocks(folder: str) -> bool:
+    """Check whether copies of files share their blocks, as on Btrfs and some XFS, by copying a file without a name."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as source, tempfile.TemporaryFile(dir=folder) as copy:
+            source.write(bytes(_COPIED_ON_TRIAL))
+            source.flush()
+            fcntl.ioctl(copy, _FICLONE, source.fileno())
+    except OSError:
+        return False
+    return True
 
 
 class LocalFileSystem:

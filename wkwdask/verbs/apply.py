@@ -16,8 +16,9 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.retries import FailurePolicy
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob, TrialSpec, function_name, is_finer
+from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob, SizeSpec, TrialSpec, function_name, is_finer
 from wkwdask.verbs.sources import SourceVolume, TargetRequest, box_setting, cast_note, open_source_volume, source_token, stage_level, where_box
+from wkwdask.verbs.space import need_of
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
     from wkwdask.runs.job import Task
+    from wkwdask.runs.space import Need, RunTasks
 
 _COMMAND = "apply"
 _CHUNK, _SHARD = (32, 32, 32), (1024, 1024, 1024)  # grid of jobs without a stored target
@@ -72,6 +74,15 @@ class Apply(Plan):
     staged: StagedMags
     most_failures: int
     """Failed tasks after which the job ends at once."""
+
+    def need(self) -> Need:
+        """Return the space of the mag: the function is called on a few bricks, where it would run, only if its voxels may not fit."""
+
+        def encode(_: int, boxes: Sequence[BoundingBox], run_tasks: RunTasks) -> tuple[int, int] | None:
+            sizes = run_tasks([SizeSpec(self.application, self.target, box).task() for box in boxes])
+            return (sum(stored for stored, _ in sizes), sum(decoded for _, decoded in sizes)) if sizes else None
+
+        return need_of(self.staged, lambda: ApplyJob(self.application, self.target), encode)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Compute the mag; failed tasks are listed when all others are done."""

@@ -321,6 +321,23 @@ class ApplyJob(RegionJob):
 
 
 @dataclass(frozen=True, slots=True)
+class SizeSpec:
+    """Task that computes and encodes a brick and stores nothing; its value is the stored and the decoded size."""
+
+    application: Computation
+    target: TargetArray
+    box: BoundingBox
+
+    def task(self) -> Task:
+        return Task(f"a brick of {self.box}, {self.application.title}", "size {},{},{}".format(*self.box.topleft), SizeSpec.run, self)
+
+    def run(self) -> Result:
+        voxels = self.application.voxels(self.box, self.target)
+        stored = 0 if voxels is None else self.target.encoded_nbytes(voxels, self.box.topleft)
+        return Result((), value=(stored, voxel_nbytes(self.target, self.box)))
+
+
+@dataclass(frozen=True, slots=True)
 class TrialSpec:
     """Task that calls the function once and stores nothing, to find mistakes before a job starts."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
-from wkwdask.runs.report import Card, counted, format_nbytes, html_table, space_problems
-from wkwdask.streams.pyramid import PyramidStream
+from wkwdask.runs.report import Card, counted, format_nbytes, html_table
+from wkwdask.runs.space import free_nbytes, space_problems
 from wkwdask.verbs.image_import import Import
+from wkwdask.verbs.pyramid_sample import SAMPLED_REGIONS, Sample, sample_pyramid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from wkwdask.verbs.pyramid import Pyramid
     from wkwdask.verbs.rechunk import Rechunk
 
-_SAMPLED_REGIONS = 3
-_FEWEST_PLACES = 6  # that a pyramid samples in all regions together
-_FEWEST_BRICKS, _MOST_BRICKS = 2, 16  # that a pyramid samples in a region
 _BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
 _OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
 _SECONDS_PER_TASK = 0.005
@@ -123,6 +121,8 @@ class PyramidPlan(_Totals):
     """Tasks that run at once."""
     seconds: float
     """Estimated wall time, from work timed on a sample on this machine."""
+    free_nbytes: int
+    """Free bytes of the disk."""
     notes: tuple[str, ...] = ()
     """Warnings."""
 
@@ -151,6 +151,7 @@ class PyramidPlan(_Totals):
         return {
             "reads": f"{counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)",
             "writes": f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}{scratch}",
+            "space": f"about {format_nbytes(self.nbytes_out + self.scratch_nbytes)} needed, {format_nbytes(self.free_nbytes)} free",
             "memory": f"about {format_nbytes(self.memory_nbytes)} per worker of one thread",
             "time": f"about {_format_duration(self.seconds)} in {tasks} on {workers} like this machine's cores",
         }
@@ -164,7 +165,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
     """Estimate a pyramid from its plan and a timed sample."""
     source, staged = pyramid.source, pyramid.staged
     files_in, nbytes_in = pyramid.source.count_files() or (0, 0)
-    sample = _sample_pyramid(pyramid) if pyramid.passes else _Sample()
+    sample = sample_pyramid(pyramid) if pyramid.passes else Sample()
     passes: list[PassPlan] = []
     mags: list[MagPlan] = []
     voxel_nbytes_in = scratch = 0
@@ -204,6 +205,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         memory_nbytes=_BASE_NBYTES + staged.task_nbytes,
         workers=workers,
         seconds=(voxel_nbytes_in * sample.seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
+        free_nbytes=free_nbytes(staged.parent),
         notes=(*filter(None, [pyramid.placed_as]), *space_problems(staged.parent, nbytes_out + scratch, files_out), *_start_notes(staged)),
     )
 
@@ -219,82 +221,6 @@ def _start_notes(staged: StagedMags) -> list[str]:
     if done:
         notes.append(f"resumes an interrupted job: {done:,} of its tasks are done")
     return notes
-
-
-@dataclass(slots=True)
-class _Sample:
-    """Timed sample of the work of a job."""
-
-    nbytes_in: int = 0
-    """Decoded bytes that were read and timed."""
-    seconds: float = 0.0
-    """Time of reading, reducing and encoding these."""
-    encoded_nbytes: int = 0
-    """Bytes of the voxels that were encoded."""
-    stored_nbytes: int = 0
-    """Size of their chunks."""
-    coarser: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The same two numbers of coarser mags, by their index, where whole bricks of them were sampled."""
-
-    def ratio_of(self, level: int) -> float | None:
-        """Return the ratio of a mag, or that of the first one."""
-        encoded, stored = self.coarser.get(level, (0, 0))
-        return stored / encoded if encoded else self.ratio
-
-    @property
-    def ratio(self) -> float | None:
-        """Stored bytes per voxel byte, None if all sampled voxels are zero."""
-        return self.stored_nbytes / self.encoded_nbytes if self.encoded_nbytes else None
-
-    @property
-    def seconds_per_byte(self) -> float:
-        """Time per decoded byte that is read."""
-        return self.seconds / max(1, self.nbytes_in)
-
-
-def _sample_pyramid(pyramid: Pyramid) -> _Sample:
-    """Stream a few bricks of the first pass without writing them; the ratio is that of the first mag."""
-    plan, targets = pyramid.passes[0], pyramid.staged.targets
-    source = pyramid.source.moved(plan.source_shift)
-    stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
-    regions = list(plan.regions(source.occupied(plan.source_region_shape)))
-    places = -(-_FEWEST_PLACES // max(1, len(regions)))  # few regions are sampled in several places
-    source_bricks = [
-        brick
-        for region in regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]
-        for brick in _spread_bricks(list(plan.bricks(region)), plan.source_bricks_per_brick, places)
-    ]
-    sample, is_first = _Sample(), True  # the first brick compiles kernels and is not timed
-    for source_brick in source_bricks:
-        started = time.perf_counter()
-        nonzero = source.read_into(stream.source_view(source_brick), stream.source_box(source_brick).topleft, fill_zeros=False)
-        encoded = [
-            (targets[brick.level].encoded_nbytes(brick.voxels, brick.topleft), brick.voxels.nbytes, brick.level)
-            for brick in stream.push(source_brick, nonzero == 0)
-            if brick.voxels is not None
-        ]
-        if not nonzero:
-            continue
-        if not is_first:
-            sample.seconds += time.perf_counter() - started
-            sample.nbytes_in += stream.source_box(source_brick).volume * _voxel_nbytes(source)
-        is_first = False
-        for stored, nbytes, level in encoded:
-            if level:
-                before = sample.coarser.get(level, (0, 0))
-                sample.coarser[level] = before[0] + nbytes, before[1] + stored
-                continue
-            sample.stored_nbytes += stored
-            sample.encoded_nbytes += nbytes
-    stream.close()
-    return sample
-
-
-def _spread_bricks(bricks: Sequence[Vec3], group: int, places: int) -> Sequence[Vec3]:
-    """Return a few neighbouring source bricks from each of some places: those that make one brick of the first mag, within limits."""
-    count = max(_FEWEST_BRICKS, min(group, _MOST_BRICKS))
-    starts = (max(0, (2 * place + 1) * len(bricks) // places - count) // 2 // group * group for place in range(places))
-    return list(dict.fromkeys(brick for first in starts for brick in bricks[first : first + count]))
 
 
 def _voxel_nbytes(volume: Volume) -> int:
@@ -382,6 +308,8 @@ class ConversionPlan(_Totals):
     """Mags above which a pyramid is built afterwards."""
     workers: int
     """Tasks that run at once."""
+    free_nbytes: int
+    """Free bytes of the disk of the first mag."""
 
     def _drawn(self) -> Iterable[str]:
         return [mag.source for mag in self.mags]
@@ -412,6 +340,7 @@ class ConversionPlan(_Totals):
     def _totals(self) -> dict[str, str]:
         nbytes_in = format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))
         totals = {"reads": f"{nbytes_in} of voxels", "writes": f"up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}"}
+        totals["space"] = f"about {format_nbytes(self.nbytes_out)} needed, {format_nbytes(self.free_nbytes)} free"
         if any(mag.seconds for mag in self.mags):
             totals["memory"] = f"about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread"
             totals["time"] = f"about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores"
@@ -420,7 +349,8 @@ class ConversionPlan(_Totals):
 
 def estimate_conversion(jobs: Sequence[Import | Rechunk], exports: Sequence[Export], pyramids: Sequence[str], workers: int) -> ConversionPlan:
     """Estimate a conversion from its plans and timed samples."""
-    return ConversionPlan((*map(_estimate_job, jobs), *map(_estimate_export, exports)), tuple(pyramids), workers)
+    mags = (*map(_estimate_job, jobs), *map(_estimate_export, exports))
+    return ConversionPlan(mags, tuple(pyramids), workers, free_nbytes(mags[0].folder) if mags else 0)
 
 
 def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
@@ -467,11 +397,11 @@ def _estimate_export(export: Export) -> ConvertedMag:
     )  # fmt: skip
 
 
-def _sample_copy(source: Any, plan: Any, target: Any, occupied: CellMap) -> _Sample:
+def _sample_copy(source: Any, plan: Any, target: Any, occupied: CellMap) -> Sample:
     """Read and encode the middle bricks of a few regions with data, without writing them."""
     regions = list(islice(plan.regions(occupied), _MAX_REGIONS_LISTED))
-    sample = _Sample()
-    for number, region in enumerate([*regions[:1], *regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]]):
+    sample = Sample()
+    for number, region in enumerate([*regions[:1], *regions[:: max(1, len(regions) // SAMPLED_REGIONS)]]):
         box = _middle_brick(plan, region)
         started = time.perf_counter()
         voxels, nbytes_in = _read(source, box)

@@ -10,7 +10,9 @@ import contextlib
 import os
 import re
 import time
+import zlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +40,7 @@ from wkwdask.runs.job_folder import warn_of_discarded
 from wkwdask.runs.journal import Journal, JournaledJob, has_journal, read_journal
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
+from wkwdask.runs.space import Need, Size
 from wkwdask.runs.staged import add_resume_note, check_existing, check_same_settings, resuming_policy, settings_of
 from wkwdask.store import files
 from wkwdask.store.json_record import format_job_record, read_job_record
@@ -46,6 +49,7 @@ from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
 from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, cast_note, check_not_replaced, source_token
+from wkwdask.verbs.space import SURE_SHARE, read_voxels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -100,6 +104,8 @@ class ExportJob(FlatJob):
 
 
 _COMMAND = "export"
+_LARGEST_RATIO = 1.01  # what compression adds to noise
+_SAMPLES, _MOST_LISTED = 8, 10_000  # chunks
 _SETTINGS_NAME = "settings.json"
 _TARGETS = "use .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs (with / at the end if its name has a dot)"
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
@@ -156,6 +162,25 @@ class Export(Work[Report]):
         if name.endswith(".zarr"):
             return ZarrOutput(self.staged, self.form)
         return SectionsOutput(self.staged, self.form, self.compression)
+
+    def need(self) -> Need:
+        """Return the space of the files; compressed ones are estimated from a few cells, compressed on trial."""
+        nbytes = voxel_nbytes(self.source, self.form.box)
+        return Need(dirname(self.target), int(_LARGEST_RATIO * nbytes), 0, lambda _: self._size(nbytes), lambda: files.count_tree(self.root))
+
+    def _size(self, nbytes: int) -> Size:
+        box, shape = self.form.box, self.source.chunk_shape
+        if self.target.lower().endswith(".npy"):  # cells without data become holes of the file
+            share = int(self.source.occupied(self.source.shard_shape).sum()) / max(1, count_cells(self.source.box, self.source.shard_shape))
+            return Size(int(SURE_SHARE * nbytes * share), nbytes, 0)
+        chunks = list(islice(cells(counted_from(box, self.source.origin), shape), _MOST_LISTED))
+        stored = decoded = 0
+        for chunk in chunks[:: -(-len(chunks) // _SAMPLES)]:
+            voxels = read_voxels(self.source, moved(cell_box(chunk, shape, box), self.source.origin).intersection(box))
+            decoded += voxels.nbytes
+            stored += voxels.nbytes if self.compression == "raw" and not self.target.lower().endswith(".zarr") else len(zlib.compress(voxels.tobytes("F"), 1))
+        likely = nbytes * stored // max(1, decoded)
+        return Size(int(SURE_SHARE * likely), likely, 0)
 
     def start(self) -> None:
         """Take the lock, then continue in the hidden folder of an interrupted export or create a new one."""

@@ -20,6 +20,7 @@ from wkwdask.store.paths import local_path
 from wkwdask.streams.converted import ConvertedVolume
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
 from wkwdask.verbs.sources import VolumeSelection, box_setting, cast_note, cropped, stage_level, token_of
+from wkwdask.verbs.space import encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from wkwdask.model.target_image import TargetImage
     from wkwdask.plans.slabs import SlabPlan
     from wkwdask.runs.job import Result
+    from wkwdask.runs.space import Need
     from wkwdask.runs.staged import StagedMags
 
 
@@ -114,6 +116,9 @@ class Import(Plan):
 
     def job(self) -> ConvertJob:
         return ConvertJob(self.source, self.target, self.plan)
+
+    def need(self) -> Need:
+        return need_of(self.staged, self.job, encoded_like([self.target], lambda _, box: read_voxels(self.source, box)))
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job()

@@ -32,13 +32,16 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, ReceiptCollector, source_changed, states_of_part
-from wkwdask.runs.report import Report, space_problems
+from wkwdask.runs.report import Report
 from wkwdask.runs.shared_loop import OrderedQueue, share
+from wkwdask.runs.space import Size
 from wkwdask.runs.staged import settings_of, stage
 from wkwdask.store.records import read_file_record
 from wkwdask.streams.pyramid import PyramidStream
+from wkwdask.verbs.pyramid_sample import sample_pyramid
 from wkwdask.verbs.region_job import SourceSpec
 from wkwdask.verbs.sources import box_setting, check_not_replaced, digest_of_cells, open_base_level, source_fingerprint
+from wkwdask.verbs.space import SURE_SHARE, need_of_targets
 
 if TYPE_CHECKING:
     import os
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
     from wkwdask.runs.parts import EncodedPiece
+    from wkwdask.runs.space import Need, RunTasks
     from wkwdask.runs.staged import StagedMags
     from wkwdask.streams.pyramid import Brick
 
@@ -373,12 +377,20 @@ class Pyramid(Plan):
         """Return the report of a pyramid without mags."""
         return None if self.staged.targets else Report((), 0, 0.0, f"mag {self.source.box.mag} is the coarsest already: nothing to do")
 
-    def problems(self) -> list[str]:
-        """Return warnings if the mags may not fit on the disk. Their size is estimated from the compression of the source, without a sample."""
-        files, nbytes = self.source.count_files() or (0, 0)
-        share = sum(1 / math.prod(self.source.box.mag.step_to(target.box.mag)) for target in self.staged.targets)
-        shards = math.prod(self.source.shard_shape) / math.prod(self.staged.targets[0].shard_shape)
-        return space_problems(self.staged.parent, int(nbytes * share), int(files * shards * share))
+    def need(self) -> Need | None:
+        return need_of_targets(self.staged, self._size) if self.staged.targets else None
+
+    def _size(self, _: RunTasks) -> Size:
+        """Return the size of the mags, from a few bricks that are reduced and encoded on trial."""
+        sample, source = sample_pyramid(self), self.source
+        filled_share = int(source.occupied(source.shard_shape).sum()) / max(1, count_cells(source.box, source.shard_shape))
+        nbytes = num_files = 0
+        for number, target in enumerate(self.staged.targets):
+            filled = int(voxel_nbytes(target, target.box) * filled_share)
+            shards, chunks = (math.ceil(count_cells(target.box, shape) * filled_share) for shape in (target.shard_shape, target.chunk_shape))
+            nbytes += target.expected_nbytes(shards, filled, sample.ratio_of(number) or 0.0)
+            num_files += target.max_files(shards, chunks)
+        return Size(int(SURE_SHARE * nbytes), nbytes, num_files)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job()

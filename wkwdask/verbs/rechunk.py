@@ -6,6 +6,7 @@ Chunks are spliced (copied as stored) where source and target encode them alike,
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, UnsupportedError
@@ -18,6 +19,7 @@ from wkwdask.plans.regions import Tiling, plan_splicing
 from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import counted
+from wkwdask.runs.space import Size, existing_folder
 from wkwdask.runs.staged import check_existing, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import is_below
@@ -36,6 +38,7 @@ from wkwdask.verbs.sources import (
     stage_level,
     translated,
 )
+from wkwdask.verbs.space import SURE_SHARE, encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from wkwdask.model.target_image import Destination, LevelCopy, NewLevels, TargetImage
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
+    from wkwdask.runs.space import Need, RunTasks
     from wkwdask.runs.staged import StagedMags
 
 
@@ -157,6 +161,19 @@ class Rechunk(Plan):
             fate = "copied; strict_box=True leaves them out" if self.target.keeps_files else "left out"
             notes.append(f"{self.volume.name}: {counted(tally.outside, 'chunk')} {found}had nonzero voxels outside of the bounding box, which were {fate}")
         return Outcome(job.tallies, "; ".join(filter(None, notes)))
+
+    def need(self) -> Need:
+        """Return the space of the new mag: where chunks are copied, of the stored files, else of chunks encoded on trial."""
+        sampled = need_of(self.staged, self.job, encoded_like([self.target], lambda _, box: read_voxels(self.volume, box)))
+        return sampled if self.decodes else replace(sampled, measure=partial(self._copied_size, sampled))
+
+    def _copied_size(self, sampled: Need, run_tasks: RunTasks) -> Size:
+        """Return the size of files from which chunks are copied. A box that cuts files needs less, and on some file systems a copy shares its blocks."""
+        size, states = sampled.measure(run_tasks), self.volume.stored_states()
+        nbytes = int(states[:, 3].sum())
+        is_exact = nbytes > 0 and size.likely_nbytes > SURE_SHARE * nbytes and self.volume.box.size == self.stored.box.size
+        least = nbytes if is_exact else size.least_nbytes
+        return Size(0 if files.can_share_blocks(existing_folder(self.staged.parent)) else least, nbytes if is_exact else size.likely_nbytes, size.num_files)
 
     def check_unchanged(self) -> None:
         check_not_replaced(self.stored)

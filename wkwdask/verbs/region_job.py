@@ -46,6 +46,11 @@ class RegionJob:
             tally.expected = int(plan.occupied_shards(shard_shape, regions).sum())
             self.num_tasks += int(regions.sum()) + (0 if plan.contains_whole_shards(shard_shape) else tally.expected)
 
+    def levels(self) -> Iterator[tuple[TargetArray, RegionGrid, CellMap, int]]:
+        """Yield each mag with its plan, the map of its regions with data, and the number of shards that they touch."""
+        for tally, plan, occupied in zip(self.tallies, self._plans, self._occupied, strict=True):
+            yield tally.target, plan, occupied, tally.expected
+
     def tasks(self) -> Iterator[Task]:
         """Yield the regions that have data, mag by mag."""
         for level, (plan, occupied) in enumerate(zip(self._plans, self._occupied, strict=True)):

@@ -9,7 +9,7 @@ import numpy as np
 
 from wkwdask.errors import ResumeError
 from wkwdask.formats.opening import SourceSelection, aligned_mags, format_of_image, image_box, is_readable, target_in
-from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.bounding_box import MAG_1, part_of_array
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.states import FILE_RECORD_COLUMNS
@@ -25,15 +25,20 @@ from wkwdask.store.paths import is_remote
 from wkwdask.store.records import read_file_record, read_provenance
 from wkwdask.verbs.region_job import UpsampleJob, is_current
 from wkwdask.verbs.sources import box_setting, check_not_replaced, occupancy_digest, open_base_level, source_fingerprint
+from wkwdask.verbs.space import encoded_like, need_of, read_voxels
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Generator
 
+    import numpy.typing as npt
+
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import Volume
+    from wkwdask.runs.space import Need
 
 _COMMAND = "upsample"
 
@@ -66,6 +71,18 @@ class Upsample(Plan):
         sources = [relative_to(self.source, divide(target.origin, plan.factor)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
         return UpsampleJob(sources, self.staged.targets, self.plans)
 
+    def need(self) -> Need | None:
+        targets = self.staged.targets
+        if not targets:
+            return None
+
+        def read(number: int, box: BoundingBox) -> npt.NDArray[Any]:
+            plan = self.plans[number]
+            source = relative_to(self.source, divide(targets[number].origin, plan.factor))
+            return part_of_array(_repeated(read_voxels(source, plan.source_box_of(box)), plan.factor), box, plan.source_box_of(box).in_mag(box.mag).topleft)
+
+        return need_of(self.staged, self.job, encoded_like(targets, read))
+
     def nothing_to_do(self) -> Report | None:
         """Return the report of an upsampling without missing mags."""
         if self.staged.targets:
@@ -88,6 +105,13 @@ class Upsample(Plan):
             if self.source.is_regular and not is_current(self.source, target, np.empty((0, FILE_RECORD_COLUMNS), np.int64) if record is None else record):
                 raise ResumeError(f'{self.source.name}: has changed since {folder} was made from it; existing="overwrite" rebuilds the finer mags')
         return report
+
+
+def _repeated(voxels: npt.NDArray[Any], factor: Vec3) -> npt.NDArray[Any]:
+    """Repeat voxels, shape (c, x, y, z), along x, y, z."""
+    for axis, count in enumerate(factor, 1):
+        voxels = voxels.repeat(count, axis)
+    return voxels
 
 
 def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
