@@ -142,9 +142,7 @@ class StagedMags:
             for target in self.targets:
                 target.prepare()
         except BaseException:
-            if not self._job_folder().suspend():
-                with contextlib.suppress(OSError):  # the folder of the layer is not empty
-                    files.rmdir(self.parent)
+            self._end()
             raise
 
     def done(self) -> Report | None:
@@ -241,8 +239,16 @@ class StagedMags:
 
     def suspend(self, error: BaseException) -> None:
         """End this attempt; the journal stays for the next one, and a note on the error says so."""
-        if self._job_folder().suspend():
+        if self._end():
             add_resume_note(error, self.root, self.resumed_by, needs_array=not self.resumes_automatically)
+
+    def _end(self) -> bool:
+        """End this attempt, without leaving an empty folder; return whether finished work stays for a later start."""
+        is_kept = self._job_folder().suspend()
+        if not is_kept:
+            with contextlib.suppress(OSError):  # the folder of the layer is not empty
+                files.rmdir(self.parent)
+        return is_kept
 
     def _job_folder(self) -> JobFolder:
         datasets = () if self.edit is None else tuple(self.edit.folders().values())

@@ -19,7 +19,9 @@ from wkwdask.formats.zarr.ngff import ImageAxes, PyramidLevel, multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
 from wkwdask.store import files
+from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import split
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
@@ -270,8 +272,10 @@ def _common_block_mode(volume: StoredArray) -> int:
 def write_documents(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> None:
     """Write each ``zarr.json`` beside its ``attributes.json``; arrays first, so that a group never lists a missing one."""
     root = _checked_root(url, documents, allow_external=allow_external)
-    for name in sorted(documents, key=lambda name: -name.count("/")):
-        publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
+    with locked_file(f"{root}/{ZARR_NAME}", f"writing of {root}/{ZARR_NAME}"):
+        for name in sorted(documents, key=lambda name: -name.count("/")):
+            files.remove_temporaries(*split(f"{root}/{name}"))  # left by a call that was killed
+            publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
 
 
 def remove_documents(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> None:
