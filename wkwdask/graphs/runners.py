@@ -238,7 +238,8 @@ def _values_of(tasks: Sequence[Task]) -> list[Any]:
 def _level_of_user() -> int:
     """Return the stack level, for a warning of the caller, of the first line outside of this package."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "wkwdask":
+    inside = ("wkwdask", "contextlib")  # functions of this package are decorated by context managers
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         frame, level = frame.f_back, level + 1
     return level
 
