@@ -370,6 +370,7 @@ def test_chunk_of_another_type_is_refused(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["x"]
 
 
+@pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")  # of the chunks that were written
 def test_failing_chunk_leaves_no_visible_files(tmp_path):
     """Tasks that still run after the failure must not create the job's folder again, which the next job removes."""
 
