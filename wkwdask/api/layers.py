@@ -88,7 +88,7 @@ class Layer:
     bounding_box: BoundingBox
     """Box of the data [voxels of mag 1]."""
     data_format: str
-    """Storage format: ``"wkw"``, ``"zarr3"`` and so on. Methods of this class open WKW only."""
+    """Storage format: ``"wkw"``, ``"zarr3"`` and so on. Methods of this class open WKW, Zarr and N5."""
     listed: tuple[LayerMag, ...] = ()
     """Mags of the layer, finest first."""
     problem: str = ""
@@ -202,7 +202,7 @@ class Layer:
 
         self._check_current()
         stored = stored_layer(self.dataset, self.name)
-        volume = stored.volume()
+        volume = stored.container.readable(stored, None).volume()
         if volume.dtype.kind not in "iu":
             raise TypeError(f"{volume.folder}: values are {volume.dtype.name}, expected integer ids")
         # Name the layer and not the folder of its mag: this limits the search to the layer's box in this dataset.

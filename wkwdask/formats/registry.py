@@ -105,9 +105,9 @@ def format_of(url: object) -> ArrayFormat | None:
 
 
 def contains_plain_arrays(url: object) -> bool:
-    """Return whether a local path contains arrays that may have no position in space, and does not name their format."""
-    recognised = recognised_format(url)
-    return recognised is not None and recognised.has_plain_arrays and not recognised.url_name.is_in(url)
+    """Return whether a local path contains arrays that may have no position in space, and neither names their format nor belongs to a dataset."""
+    its_format = format_of(url)
+    return its_format is not None and its_format.has_plain_arrays and not its_format.url_name.is_in(url)
 
 
 def location_of(url: str | os.PathLike[str]) -> str:

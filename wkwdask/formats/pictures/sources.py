@@ -30,9 +30,9 @@ from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.formats.pictures.mrc import MRC_SUFFIXES, is_mrc, open_mrc
 from wkwdask.formats.pictures.slices import Slice, file_stamp
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, files_of_set, is_contiguous, is_tiff, open_checked_tiff, series_axes, series_of, series_slices
-from wkwdask.formats.registry import format_of, location_of
+from wkwdask.formats.registry import contains_plain_arrays, format_of, location_of
 from wkwdask.formats.zarr.layer import FORMAT as ZARR
-from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, is_plain_zarr, open_zarr_volume
+from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm, offset_from_centre
@@ -115,7 +115,7 @@ def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
     """Open one volume of any format, and return the edge lengths of a voxel of mag 1 [nm]."""
-    if is_plain_zarr(url):
+    if contains_plain_arrays(url):
         return _plain(url)
     try:
         image, volume = open_stored(url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -26,11 +25,12 @@ from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, basename, is_below, is_remote, is_valid_path, local_path
+from wkwdask.store.paths import UrlName, basename, is_below, is_remote, is_valid_path
 from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wkwdask.model.store import Store
@@ -174,13 +174,6 @@ def is_zarr(path: str) -> bool:
     if files.isfile(f"{path}/.zarray"):  # its folders hold chunks, and may be very many, so they are not searched for WKW
         return not is_mag_or_dataset(path)
     return any(files.isfile(f"{path}/{name}") for name in _DOCUMENTS[:3]) and not contains_wkw(path)
-
-
-def is_plain_zarr(url: object) -> bool:
-    """Return whether a plain local path, without ``zarr://`` or suffix, is a Zarr array or group."""
-    if NAME.is_in(url) or not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
-        return False
-    return is_zarr(local_path(url))
 
 
 def is_image(url: str | os.PathLike[str]) -> bool:
