@@ -103,7 +103,8 @@ def convert(
     target : str or path
         Target of the conversion:
 
-        - a new or existing dataset, layer or mag (``DATASET/LAYER/MAG``); a new dataset gets a ``datasource-properties.json``;
+        - a new or existing dataset, layer or mag (``DATASET/LAYER/MAG``); a new dataset gets a ``datasource-properties.json``. A layer that a dataset stores as
+          Zarr or N5 becomes the mag or layer that the path names, and in a dataset a layer of the same name;
         - ``precomputed://PATH``, a precomputed volume; ``.ome.zarr`` or ``zarr://PATH``, an OME-NGFF image of all mags; ``.ozx``, the same in one
           zip; ``n5://PATH``, an N5 group with the datasets ``s0``, ``s1``...;
         - to export a mag: ``.ome.tif``, ``.tif``, ``.npy`` or ``.zarr``; a name without a suffix, or with a trailing ``/``, becomes a folder with one TIFF per
@@ -238,7 +239,7 @@ def convert(
     find_levels = _find_layers if is_wkw else _find_source
     its_format = format_of(source) if axes is not None else None
     resolved = None if its_format is not None and its_format.takes_axes else find_levels(source, whole_images=not any(image_options.values()))
-    image, name = (None, layer) if resolved is None else _choose_layer_of(resolved, layer)
+    image, new_layer, source_layer = (None, layer, None) if resolved is None else _choose_layer_of(resolved, layer)
     if is_wkw and resolved is not None and (image is None or image.container is not None or is_export(target)):
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(position or ()))):
@@ -253,12 +254,12 @@ def convert(
         return run_work(staged)
     storage = make_options(target_format.options, **options)
     destination = Destination(
-        os.fspath(target), layer=name if is_wkw else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external,
-        keeps_files=not (is_wkw or strict_box or box is not None),
+        os.fspath(target), layer=new_layer if is_wkw else None, source_layer=source_layer, category=category, voxel_size_nm=size, names_image=True,
+        allow_external=allow_external, keeps_files=not (is_wkw or strict_box or box is not None),
     )  # fmt: skip
     if resolved is not None and image is not None:
         refuse_options(f"{source} is converted level by level", image_options)
-        selects_mag = resolved.mag is not None or layer is not None or mag is not None or not is_wkw
+        selects_mag = resolved.mag is not None or new_layer is not None or mag is not None or not is_wkw or is_dataset(target)
         only_mag = resolved.mag if selects_mag else _mag_in(target, image.mags)
         selection = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only_mag, source)
         return _convert_levels(image, destination, selection, storage, existing, verify=verify, force_space=force_space)
@@ -400,15 +401,17 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
         raise
 
 
-def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, str | None]:
-    """Choose the layer to convert and the name of the new layer.
+def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, str | None, str | None]:
+    """Choose the layer to convert; return it, the name of the new layer if ``layer`` states it, and its name in a dataset.
 
-    ``layer`` selects a layer of a source that has one of this name. Else it only names the new layer, and the source must have a single layer.
+    ``layer`` selects a layer of a dataset: the new one is in the path of the target, or has the same name. It also selects an image of any other source that
+    has one of this name. Else it only names the new layer, and the source must have a single layer.
     """
     if any(one.container is not None for one in resolved.layers):
         image = resolved.choose(layer)
-        return image, layer or image.name
-    return resolved.choose(layer if any(one.name == layer for one in resolved.layers) else None), None if layer is None else layer.rpartition("/")[2]
+        return image, None, image.name
+    image = resolved.choose(layer if any(one.name == layer for one in resolved.layers) else None)
+    return image, None if layer is None else layer.rpartition("/")[2], None
 
 
 def _convert_levels(

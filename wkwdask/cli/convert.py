@@ -81,7 +81,8 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
 
     \b
     TARGET is one of
-      a WKW dataset, layer or mag (not for a WKW source: use copy or rechunk)
+      a WKW dataset, layer or mag (not for a WKW source: use copy or rechunk); of a layer that a dataset stores as Zarr or N5,
+      DATASET/NAME/1 gets mag 1, DATASET/NAME all mags, and DATASET a layer of the same name
       precomputed://PATH, n5://PATH, zarr://PATH or PATH.ome.zarr (OME-NGFF), PATH.ozx (OME-NGFF in one zip)
       for an export of WKW: .ome.tif, .tif, .npy, .zarr, or a folder of TIFFs
 

@@ -88,11 +88,17 @@ class ArrayCheck:
                 for chunk in self.chunks(file, opened, faults):
                     if chunk.voxels is not None:
                         blocks += 1
-                        chunk_largest = int(chunk.voxels.max()) if self.find_largest and chunk.voxels.size else 0
+                        chunk_largest = self._largest_in(chunk.cell, chunk.voxels) if self.find_largest else 0
                         largest = chunk_largest if largest is None else max(largest, chunk_largest)
             except (FormatError, OSError) as error:  # the file shrinks meanwhile, or its disk fails
                 faults.add(Fault("file.unreadable", path, str(error).removeprefix(f"{path}: ")))
             return Findings(faults.to_tuple(), 1, opened.nbytes or 0, blocks, largest if self.find_largest else None)
+
+    def _largest_in(self, cell: Vec4, voxels: npt.NDArray[Any]) -> int:
+        """Return the largest value of a chunk inside the bounding box."""
+        low, box = self._voxel(cell), self.array.box
+        inside = voxels[(slice(None), *(slice(max(0, a - n), max(0, b - n)) for n, a, b in zip(low, box.topleft, box.bottomright, strict=True)))]
+        return int(inside.max()) if inside.size else 0
 
     def chunks(self, file: Vec4, opened: StoredFile, faults: FaultList, cells: npt.NDArray[np.int64] | None = None) -> Iterator[CheckedChunk]:
         """Decode the stored chunks of a file, by default all, and list all faults; without ``decode``, read nothing but its tables."""

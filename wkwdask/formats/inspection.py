@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    import numpy as np
+
     from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
@@ -218,6 +220,11 @@ class ArrayScope(LevelScope):
     @property
     def box(self) -> BoundingBox:  # type: ignore[override]
         return self.array.box
+
+    @property
+    def voxel_type(self) -> tuple[np.dtype[Any], int]:
+        """Type and number of channels."""
+        return self.array.dtype, self.array.num_channels
 
     @property
     def name(self) -> str:
@@ -442,11 +449,11 @@ def inspect_arrays(location: str, resolved: ResolvedUrl, mags: Sequence[Mag] | N
                 raise MissingError(f"{image.folder}: no mag {mag}; there are {', '.join(map(str, image.mags)) or 'none'}")
         method = None if image.category is None else fmt.default_method(image.category)
         levels = [level for level in image.selected if mags is None or level.mag in mags]
-        opened = [_array_scope(image, level, method, fmt.record_of(level.folder), faults) for level in levels]
+        opened = [array_scope(image, level, method, fmt.record_of(level.folder), faults) for level in levels]
         scopes = [scope for scope in opened if scope is not None]
         for scope in scopes:
             faults += scope.faults((*fmt.image_files, *fmt.documents))
-        faults += _contradictions(scopes)
+        faults += contradictions(scopes)
         is_alone = any(scope.folder == image.folder for scope in scopes)
         layers.append(LayerScope(image.name, dirname(image.folder) if is_alone else image.folder, tuple(scopes)))
         if image.key is None and mags is None and not is_remote(image.folder) and files.isdir(image.folder):
@@ -455,11 +462,12 @@ def inspect_arrays(location: str, resolved: ResolvedUrl, mags: Sequence[Mag] | N
     return Scope(resolved.path, tuple(layers), faults, tuple(folders), root_of(resolved.layers[0]) if resolved.layers else NO_ROOT)
 
 
-def _array_scope(image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]) -> ArrayScope | None:
+def array_scope(image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]) -> ArrayScope | None:
+    """Return the scope of a level; None, with a fault, if it cannot be opened."""
     try:
         volume = level.open()
-    except (FormatError, MissingError, UnsupportedError) as error:
-        kinds = {MissingError: "level.missing", UnsupportedError: "level.unsupported"}
+    except (FormatError, ModuleNotFoundError, OSError, UnsupportedError) as error:
+        kinds = {MissingError: "level.missing", UnsupportedError: "level.unsupported", ModuleNotFoundError: "level.unsupported"}
         kind = next((kind for error_type, kind in kinds.items() if isinstance(error, error_type)), "level.broken")
         faults.append(Fault(kind, level.folder, str(error).removeprefix(f"{level.folder}: ")))
         return None
@@ -480,7 +488,7 @@ def _groups_above(folders: Sequence[str], location: str) -> list[str]:
     return sorted(above.difference(folders))
 
 
-def _contradictions(scopes: Sequence[ArrayScope]) -> Iterator[Fault]:
+def contradictions(scopes: Sequence[ArrayScope]) -> Iterator[Fault]:
     """Yield the differences of levels from the finest one that an image does not allow."""
     for scope in scopes[1:]:
         first, array = scopes[0].array, scope.array

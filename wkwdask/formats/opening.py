@@ -15,7 +15,7 @@ import numpy as np
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.registry import default_format, format_named, format_of, formats, location_of, named_format, recognised_format
 from wkwdask.formats.roots import checked_folder
-from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource
+from wkwdask.formats.webknossos.dataset import check_stored_as_wkw, metadata_paths, read_datasource
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.kernels.window.reduce import BOOL_METHOD
 from wkwdask.store import files
@@ -226,8 +226,19 @@ def target_in(image: Image, allow_external: bool) -> TargetImage:
 
 def open_in_place(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
     """Open a level that is written in place; names and links may leave the root of its image only with ``allow_external``."""
-    image, volume = open_stored(url, None, mag)
+    resolved = find(url)
+    check_stored_as_wkw(resolved.choose_listed(None))
+    image, volume = resolved.open(None, mag)
     return replace(image, allow_external=allow_external), volume
+
+
+def why_not_written(layer: Image) -> str:
+    """Return why jobs do not write into a layer of a dataset, an empty string if they do."""
+    try:
+        check_stored_as_wkw(layer)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def format_of_image(image: Image) -> ArrayFormat:

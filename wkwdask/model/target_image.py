@@ -43,6 +43,8 @@ class Destination:
     """The same from the coordinates of an array."""
     source_voxel_size_nm: Lengths | None = None
     """The same from the source, for a new image."""
+    source_layer: str | None = None
+    """Name of the layer of a dataset that is converted; a new image in a container has it too, unless the URL names another."""
     names_image: bool = False
     """Whether the URL names an image; if not, it may name a level."""
     needs_container: bool = True

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError, UnsupportedError
+from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.opening import find, format_of_image, open_source, target_for
 from wkwdask.formats.pictures.sources import open_sized
 from wkwdask.formats.registry import default_format, format_of
+from wkwdask.formats.webknossos.dataset import check_stored_as_wkw
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.states import digest
@@ -97,9 +98,7 @@ def open_base_level(url: str | os.PathLike[str], selection: SourceSelection) -> 
             finish_interrupted_publication(*format_of_image(interrupted).job_folders(interrupted, level), selection.option)
         image, volume = open_source(url, selection)
     if image.container is None and (format_of(url) or default_format()) is default_format():
-        raise UnsupportedError(
-            f"{image.folder}: the layer is stored as {image.format}, only wkw gets mags in a dataset; name it as {image.format}://{image.folder}"
-        )
+        check_stored_as_wkw(find(url).choose_listed(selection.layer))
     format_of_image(image).check_writable(url)
     return image, volume
 

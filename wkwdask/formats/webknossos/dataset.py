@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import shlex
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -193,8 +194,7 @@ def _remote_folders(layer_folder: str, mags: tuple[Mag, ...]) -> dict[Mag, str]:
 
 
 def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> StoredArray:
-    if layer.data_format != "wkw":
-        raise UnsupportedError(f"{layer_folder}: the layer is stored as {layer.data_format}, only wkw can be opened")
+    check_stored_as_wkw(make_layer(layer_folder, name, layer.dataset_folder, layer.datasource))
     return open_mag(any_path(folder), None if layer.record is None else layer.record.bounding_box, mag)
 
 
@@ -211,7 +211,8 @@ def read_ahead(path: str) -> None:
 
 def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> ResolvedUrl:
     """Resolve a path to a dataset, a layer or one mag."""
-    located = _locate(any_path(url))
+    path = any_path(url)
+    located = find_listed_arrays(path) or _locate(path)
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
 
 
@@ -321,11 +322,31 @@ def metadata_paths(resolved: ResolvedUrl, layer: Image, volume: StoredArray) -> 
 
 ARRAY_FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
 """Formats that are opened as arrays, by their name in the JSON (``dataFormat``)."""
+_ARRAY_NAMES = {"zarr": "Zarr", "n5": "N5"}
 
 
 def is_arrays_layer(layer: Image) -> bool:
     """Return whether the JSON lists a layer as Zarr or N5."""
     return layer.container is not None and layer.container.data_format in ARRAY_FORMATS
+
+
+def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
+    """Raise UnsupportedError for a layer of a dataset that is not stored as WKW. The error of a layer that can be read states the command that converts it."""
+    stored = "wkw" if layer.container is None else layer.container.data_format
+    if stored == "wkw":
+        return
+    dataset = layer.container.dataset_folder
+    if stored not in ARRAY_FORMATS:
+        raise UnsupportedError(
+            f"{layer.folder}: layer {layer.name} is stored as {stored}, only WKW, Zarr and N5 can be opened in a dataset; name the volume itself, with the "
+            "prefix of its format, such as precomputed://PATH"
+        )
+    target = "DATASET" if is_remote(dataset) else f"{dataset}/{layer.name}_wkw"
+    command = ("write to another layer; " if is_target else "") + shlex.join(["wkwdask", "convert", dataset, target, "--layer", layer.name])
+    raise UnsupportedError(
+        f"{layer.folder}: layer {layer.name} is stored as {_ARRAY_NAMES[ARRAY_FORMATS[stored]]} ({stored}), only WKW layers of a dataset are copied and "
+        f"changed; {command} stores {'this one' if is_target else 'it'} as WKW"
+    )
 
 
 def open_arrays(layer: Image, only: Mag | None = None) -> Image:

@@ -10,6 +10,7 @@ from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.webknossos.dataset import (
     check_datasource_writable,
+    check_stored_as_wkw,
     find_listed_arrays,
     locate,
     mag_from_name,
@@ -92,7 +93,7 @@ class WebknossosFormat(ArrayFormat):
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         path = any_path(url)
         read_ahead(path)
-        return find_listed_arrays(path) or locate(path)
+        return locate(path)
 
     def summarize(self, url: Url) -> Summary:
         from wkwdask.formats.webknossos.summary import summarize
@@ -120,11 +121,10 @@ class WebknossosFormat(ArrayFormat):
         def destination(layer: Image, mag: Mag) -> Destination | None:
             return None if root is None else Destination(_target_folder(root, located, layer, mag), image=layer, needs_container=False)
 
-        level_copies = [
-            LevelCopy(layer, layer.find(mag), destination(layer, mag))
-            for layer in (located.layers if layers is None else map(located.choose_listed, layers))
-            for mag in _select_mags(located, layer, mags)
-        ]
+        chosen = located.layers if layers is None else tuple(map(located.choose_listed, layers))
+        for layer in chosen:
+            check_stored_as_wkw(layer)
+        level_copies = [LevelCopy(layer, layer.find(mag), destination(layer, mag)) for layer in chosen for mag in _select_mags(located, layer, mags)]
         if not level_copies:
             raise MissingError(f"{located.path}: no mags found")
         return level_copies

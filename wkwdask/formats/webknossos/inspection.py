@@ -16,10 +16,24 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
-from wkwdask.formats.inspection import LevelScope
+from wkwdask.formats.inspection import ArrayScope, LevelScope, array_scope, contradictions
 from wkwdask.formats.leftovers import leftovers_in
+from wkwdask.formats.registry import format_named
 from wkwdask.formats.roots import Root
-from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, listed_mag, locate, mag_from_name, make_layer, read_datasource, with_mags
+from wkwdask.formats.webknossos.dataset import (
+    ARRAY_FORMATS,
+    dataset_above,
+    find_listed_arrays,
+    is_arrays_layer,
+    listed_layer,
+    listed_mag,
+    locate,
+    mag_from_name,
+    make_layer,
+    open_arrays,
+    read_datasource,
+    with_mags,
+)
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, largest_segment_id
 from wkwdask.formats.wkw.array import list_remote_mag, open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
@@ -55,6 +69,7 @@ _HEADER_KINDS = (
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
 _TASK_NBYTES = 256 << 20  # decoded bytes of the files of one task: less than a second of work
 _MAX_FILES_PER_TASK = 512
+_ALSO_WRITTEN = {"float64": "double"}  # by the webknossos library, for two channels of float32
 _METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
 
 
@@ -89,6 +104,11 @@ class MagScope(LevelScope):
         find_largest = decode and self.category == "segmentation" and self.header.dtype.kind in "iu"
         recorded_box = None if self.recorded_box is None else self.recorded_box.in_mag(self.mag)
         return WkwCheck(self.folder, self.header, self.box, decode, find_largest, recorded_box)
+
+    @property
+    def voxel_type(self) -> tuple[np.dtype[Any], int] | None:
+        """Type and number of channels, None if they are unknown."""
+        return None if self.header is None else (self.header.dtype, self.header.num_channels)
 
     def files_per_task(self) -> int:
         voxel_nbytes = 1 if self.header is None else self.header.blocks_per_file * self.header.block_nbytes
@@ -175,6 +195,11 @@ class LayerScope(inspection.LayerScope):
     missing_mags: tuple[Fault, ...] = ()
     """Faults of the mags that the JSON lists and that have no data."""
 
+    @property
+    def wkw_mags(self) -> tuple[MagScope, ...]:
+        """Mags that are stored as WKW."""
+        return tuple(scope for scope in self.mags if isinstance(scope, MagScope))
+
     def nonzero_outside(self, findings: Mapping[str, Findings]) -> BoundingBox | None:
         """Return the box around all nonzero voxels outside of the layer's box [voxels of mag 1]; None without any."""
         # Only the finest mag counts: voxels of coarser mags extend beyond the box by rounding.
@@ -183,7 +208,7 @@ class LayerScope(inspection.LayerScope):
 
     def box_from_files(self, findings: Mapping[str, Findings]) -> BoundingBox:
         """Return the box of an unlisted layer [voxels of mag 1]: the box in the provenance, extended to all nonzero voxels."""
-        readable: list[MagScope] = [scope for scope in self.mags if scope.header is not None]
+        readable = [scope for scope in self.wkw_mags if scope.header is not None]
         recorded_box = read_recorded_box(readable)
         if recorded_box is None:
             return readable[0].volume().box.in_mag(MAG_1)
@@ -218,7 +243,7 @@ class Scope(inspection.Scope):
         return f"{self.dataset_folder}/{FILE_NAME}"
 
     def copies(self, path: str, layer: LayerScope) -> Iterator[tuple[StoredArray, StoredArray] | None]:
-        originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
+        originals = {scope.mag: scope for scope in layer.wkw_mags if scope.header is not None}
         copies = list(_mags_in(path))
         for mag, folder in copies:
             yield None if mag is None or mag not in originals else _open_pair(originals[mag], folder)
@@ -241,7 +266,7 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
         raise MissingError(f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in known) or 'none'}")
     selected = mags if only is None else [only]
     folders = [(path, False)] if dataset == path else []
-    folders += [(layer.folder, True) for layer in chosen if selected is None and layer.container.data_format == "wkw" and files.isdir(layer.folder)]
+    folders += [(layer.folder, True) for layer in chosen if selected is None and files.isdir(layer.folder)]
     folders = [] if is_remote(path) else folders  # jobs work in local folders only
     for folder, _ in folders:
         faults += leftovers_in(folder)
@@ -273,6 +298,10 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
             if layer.name not in names
         ]
         return listed + unlisted, path, datasource, None
+    arrays = find_listed_arrays(path)
+    if arrays is not None:
+        (layer,) = arrays.layers
+        return [layer], layer.container.dataset_folder, layer.container.datasource, arrays.mag
     if looks_like_mag(path):
         return _find_mag(path)
     if not is_remote(path) and not any(True for _ in _mag_folders(path)):
@@ -332,6 +361,8 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
 
 def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
     record = layer.container.record
+    if is_arrays_layer(layer):
+        return _inspect_arrays(layer, only, faults)
     if record is not None and layer.container.data_format != "wkw":
         faults.append(Fault("layer.format", layer.folder, record.data_format))
         return LayerScope(layer.name, layer.folder, (), record)
@@ -363,6 +394,40 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
     recorded_box = read_recorded_box(scopes)
     scopes = [replace(scope, recorded_box=recorded_box) for scope in scopes]
     return LayerScope(layer.name, layer.folder, tuple(scopes), record, tuple(missing_mags))
+
+
+def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
+    """Inspect a layer that is stored as Zarr or N5.
+
+    Documents of the arrays' group are not compared: boxes are those of the JSON, and arrays extend beyond them to whole shards.
+    """
+    record: LayerRecord = layer.container.record
+    stored_format = format_named(ARRAY_FORMATS[record.data_format])
+    method = _METHOD_OF_CATEGORY[record.category]
+    scopes, missing_mags = [], []
+    for level in open_arrays(layer).levels:
+        if only is not None and level.mag not in only:
+            continue
+        if is_remote(level.folder) and not is_remote(layer.folder):
+            faults.append(Fault("mag.remote", level.folder, f"mag {level.key}"))
+        elif not is_remote(level.folder) and not _has_files(level.folder):
+            missing_mags.append(Fault("mag.missing", level.folder, "an empty folder" if files.isdir(level.folder) else "no folder", f"mag {level.key}"))
+        else:
+            scope = array_scope(layer, level, method, stored_format.record_of(level.folder), faults)
+            scopes += [] if scope is None else [scope]
+    faults += missing_mags
+    for scope in scopes:
+        faults += scope.faults((*stored_format.image_files, *stored_format.documents))
+    faults += contradictions(scopes)
+    if only is None:
+        faults += _gaps(layer, [scope.mag for scope in scopes if scope.mag is not None])
+    whole = [scope for scope in scopes if scope.array.num_channels == record.num_channels]
+    faults += _check_types(f"{layer.container.dataset_folder}/{FILE_NAME}", record, whole)
+    return LayerScope(layer.name, layer.folder, tuple(scopes), record, tuple(missing_mags))
+
+
+def _has_files(folder: str) -> bool:
+    return files.isdir(folder) and any(not name.startswith(".") for name in files.listdir(folder))
 
 
 def _duplicate_mags(existing: list[tuple[Mag, str]]) -> Iterator[Fault]:
@@ -461,25 +526,28 @@ def _describe(header: WkwHeader) -> str:
 
 def _check_record(path: str, record: LayerRecord, mags: Sequence[MagScope]) -> Iterator[Fault]:
     """Compare the record of a layer with the headers and files of its mags."""
+    yield from _check_types(path, record, mags)
     lengths = {entry.mag: entry.cube_length for entry in record.mags if entry.cube_length is not None}
-    headers = {scope.mag: scope.header for scope in mags if scope.header is not None}
-    where = f"layer {record.name}"
-    types = {(header.dtype, header.num_channels): mag for mag, header in reversed(headers.items())}  # each type with the finest mag that has it
-    for (dtype, num_channels), mag in types.items():
-        expected = element_class(dtype, num_channels)
-        if record.element_class != expected:
-            yield Fault("json.element_class", path, f"{where}: {record.element_class}", f"{expected} as in mag {mag.name}")
-        if record.num_channels != num_channels:
-            yield Fault("json.num_channels", path, f"{where}: {record.num_channels}", f"{num_channels} as in mag {mag.name}")
-    for mag, header in headers.items():
-        if mag in lengths and lengths[mag] != header.file_len_vx:
-            yield Fault("json.cube_length", path, f"{where}, mag {mag.name}: {lengths[mag]}", str(header.file_len_vx))
+    for scope in mags:
+        if scope.header is not None and lengths.get(scope.mag, scope.header.file_len_vx) != scope.header.file_len_vx:
+            yield Fault("json.cube_length", path, f"layer {record.name}, mag {scope.mag.name}: {lengths[scope.mag]}", str(scope.header.file_len_vx))
     finest = next((scope for scope in mags if scope.header is not None and len(scope.listing.shards)), None)
     if finest is not None and finest.box is not None and finest.header is not None:
         extent = _extent(finest.listing, finest.header, finest.mag)
         box = finest.box
         if not extent.intersection(box).is_empty and not extent.contains(box):
             yield Fault("json.box_larger", path, f"layer {record.name}: box {box}", f"files in {extent}")
+
+
+def _check_types(path: str, record: LayerRecord, mags: Sequence[MagScope | ArrayScope]) -> Iterator[Fault]:
+    """Compare the record of a layer with the types of its mags."""
+    types = {scope.voxel_type: scope.name for scope in reversed(mags) if scope.voxel_type is not None}  # each type with the finest mag that has it
+    for (dtype, num_channels), mag in types.items():
+        expected = element_class(dtype, num_channels)
+        if record.element_class not in (expected, _ALSO_WRITTEN.get(expected)):
+            yield Fault("json.element_class", path, f"layer {record.name}: {record.element_class}", f"{expected} as in mag {mag}")
+        if record.num_channels != num_channels:
+            yield Fault("json.num_channels", path, f"layer {record.name}: {record.num_channels}", f"{num_channels} as in mag {mag}")
 
 
 def _extent(listing: Listing, header: WkwHeader, mag: Mag) -> BoundingBox:

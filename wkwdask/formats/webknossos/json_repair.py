@@ -83,7 +83,7 @@ class JsonRepair(DocumentRepair):
             mag = Mag.parse(fault.expected.removeprefix("mag "))
             self._change(fault, f"mag {mag.name} is removed from layer {layer.name}", lambda document: without_mags(document, layer.name, [mag]))
         elif fault.kind == "json.box_smaller" and self._options.grow_box:
-            handled.update({fault.path}, {f"{scope.folder}/z{z}/y{y}/x{x}.wkw" for scope in layer.mags for x, y, z in scope.listing.shards.tolist()})
+            handled.update({fault.path}, {f"{scope.folder}/z{z}/y{y}/x{x}.wkw" for scope in layer.wkw_mags for x, y, z in scope.listing.shards.tolist()})
             self._plan_box(layer, fault)
         elif fault.kind == "json.box_smaller":
             handled.add(fault.path)
@@ -94,28 +94,29 @@ class JsonRepair(DocumentRepair):
         self.actions.append(Action(EDIT_JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how))
 
     def _plan_type(self, layer: LayerScope, fault: Fault) -> None:
-        headers = {(scope.header.dtype, scope.header.num_channels) for scope in layer.mags if scope.header is not None}
+        types = {scope.voxel_type for scope in layer.mags if scope.voxel_type is not None}
         inspected = {scope.mag for scope in layer.mags}
         if layer.record is not None and not {entry.mag for entry in layer.record.mags} <= inspected:
             self.left.append(Unrepaired(fault, "not all mags that the JSON lists were checked"))
             return
-        if len(headers) != 1:
+        if len(types) != 1:
             self.left.append(Unrepaired(fault, "the mags differ from each other"))
             return
-        ((dtype, num_channels),) = headers
+        ((dtype, num_channels),) = types
         fields = {"elementClass": element_class(dtype, num_channels), "numChannels": num_channels}
-        self._change(fault, "from the headers of the mags", lambda document: with_fields(document, layer.name, fields))
+        self._change(fault, "from the types of the mags", lambda document: with_fields(document, layer.name, fields))
 
     def _plan_lengths(self, layer: LayerScope, fault: Fault) -> None:
         paths = {} if layer.record is None else {entry.mag: entry.path for entry in layer.record.mags}
-        mags = [(scope.mag, paths.get(scope.mag) or self._relative(scope.folder), scope.header.file_len_vx) for scope in layer.mags if scope.header is not None]
+        known = [(scope, scope.header) for scope in layer.wkw_mags if scope.header is not None]
+        mags = [(scope.mag, paths.get(scope.mag) or self._relative(scope.folder), header.file_len_vx) for scope, header in known]
         self._change(fault, "from the headers of the mags", lambda document: with_mags(document, layer.name, mags))
 
     def _plan_largest(self, layer: LayerScope, fault: Fault) -> None:
         self._change(fault, f"becomes {fault.expected}", lambda document: with_largest_id(document, layer.name, int(fault.expected)))
 
     def _plan_mag(self, layer: LayerScope, fault: Fault) -> None:
-        scope = next((scope for scope in layer.mags if scope.folder == fault.path), None)
+        scope = next((scope for scope in layer.wkw_mags if scope.folder == fault.path), None)
         if scope is None or scope.header is None or layer.record is None:
             self.left.append(Unrepaired(fault, "no valid header in header.wkw or in its files"))
             return
@@ -127,7 +128,7 @@ class JsonRepair(DocumentRepair):
         self._change(fault, f"mag {scope.mag.name} is added", lambda document: with_mags(document, layer.name, [entry]))
 
     def _plan_layer(self, layer: LayerScope, fault: Fault) -> None:
-        if not any(scope.header is not None for scope in layer.mags):
+        if not any(scope.header is not None for scope in layer.wkw_mags):
             self.left.append(Unrepaired(fault, "no valid header in header.wkw or in its files"))
             return
         self._change(fault, "the layer is added", lambda document: self._with_layer(document, layer))
@@ -150,7 +151,7 @@ class JsonRepair(DocumentRepair):
         # without files stays unchanged, because nothing better is known.
         document = {**new_document(basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
         known = {entry["name"] for entry in kept}
-        restored = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.mags)]
+        restored = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.wkw_mags)]
         before = {entry["name"]: entry for entry in others if isinstance(entry, dict) and isinstance(entry.get("name"), str)}
         lost = [entry for entry in others if not any(before.get(layer.name) is entry for layer in restored)]
         if others and not restored and "scale" in head:
@@ -167,7 +168,7 @@ class JsonRepair(DocumentRepair):
         return True
 
     def _with_layer(self, document: Document, layer: LayerScope, before: Document | None = None) -> Document:
-        mags = [scope for scope in layer.mags if scope.header is not None]
+        mags = [scope for scope in layer.wkw_mags if scope.header is not None]
         header = mags[0].header
         if header is None:
             return document

@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
+from wkwdask.errors import BoundsError, ExistsError, FormatError
 from wkwdask.formats.replaceable import is_occupied, replaces
 from wkwdask.formats.roots import checked_folder, root_of
-from wkwdask.formats.webknossos.dataset import check_own_datasource, layer_in, listed_layer, mag_from_name, make_layer, read_datasource, with_external
+from wkwdask.formats.webknossos.dataset import (
+    check_own_datasource,
+    check_stored_as_wkw,
+    layer_in,
+    listed_layer,
+    mag_from_name,
+    make_layer,
+    read_datasource,
+    with_external,
+)
 from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_metadata import type_text
@@ -288,9 +297,7 @@ def mag_target(destination: Destination) -> MagTarget:
             check_own_datasource(dataset_folder)  # a link to a missing file
         return MagTarget(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), destination)
     layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
-    if layer.container.data_format != "wkw":
-        what = f"layer {layer.name} is stored as {layer.container.data_format}, and all mags of a layer have the same format"
-        raise UnsupportedError(f"{folder}: {what}: write WKW to another layer")
+    check_stored_as_wkw(layer, is_target=True)
     if allow_external:
         layer = with_external(layer)
     real = checked_folder(layer, folder)
@@ -346,9 +353,8 @@ def mag_folder(destination: Destination) -> str:
         if destination.mag is not None and destination.mag != mag:
             raise ValueError(f"{folder}: is mag {mag}, but the voxels to write are mag {destination.mag}")
         return folder
-    name = (destination.mag or MAG_1).name
+    name, datasource = (destination.mag or MAG_1).name, read_datasource(folder)
     if destination.layer is not None:
-        datasource = read_datasource(folder)
         above = [] if datasource is not None else [dirname(folder), dirname(dirname(folder))]
         outer = next((path for path in above if path and read_datasource(path) is not None), None)
         if outer is not None:  # a dataset must not be nested in a layer or mag of another one
@@ -356,6 +362,11 @@ def mag_folder(destination: Destination) -> str:
         if datasource is None or datasource.layer(destination.layer) is None:
             check_layer_name(destination.layer)
         return f"{folder}/{destination.layer}/{name}"
-    if read_datasource(dirname(folder)) is not None and read_datasource(folder) is None:
+    if datasource is None and read_datasource(dirname(folder)) is not None:
         return f"{folder}/{name}"
-    return f"{folder}/{destination.category or destination.guessed_category}/{name}"
+    if datasource is None and read_datasource(dirname(dirname(folder))) is not None:
+        raise ValueError(f"{folder}: is inside a layer of the dataset {dirname(dirname(folder))}; name a mag of the layer, such as {dirname(folder)}/{name}")
+    layer = destination.source_layer or destination.category or destination.guessed_category
+    if destination.source_layer and (datasource is None or datasource.layer(layer) is None):
+        check_layer_name(layer)
+    return f"{folder}/{layer}/{name}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import TransformationWarning
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
+from wkwdask.formats.webknossos.dataset import find_listed_arrays
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import FILE_NAME, array_record, format_document
 from wkwdask.formats.zarr.inspection import document_faults
@@ -26,11 +27,12 @@ from wkwdask.store import files
 from wkwdask.store.paths import dirname, is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
+    from wkwdask.model.faults import Fault
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import LevelCopy, TargetImage
@@ -61,7 +63,6 @@ class ZarrFormat(ArrayFormat):
     names_target = staticmethod(names_zarr_image)
     single_file = staticmethod(zipped_image)
     record_of = staticmethod(array_record)
-    document_faults = staticmethod(document_faults)
 
     def guess_can_open(self, url: object) -> bool:
         """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens all others."""
@@ -83,6 +84,13 @@ class ZarrFormat(ArrayFormat):
 
     def stored_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype.newbyteorder("=")
+
+    def document_faults(self, folder: str) -> Iterator[Fault]:
+        faults = document_faults(folder)
+        if find_listed_arrays(folder) is None:
+            return faults
+        # Arrays in a layer of a dataset extend to whole shards; datasource-properties.json states their box.
+        return (fault for fault in faults if fault.kind not in ("image.scale", "image.translation"))
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         node = read_node(image.folder)
