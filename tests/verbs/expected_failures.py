@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from wkwdask.errors import MissingError
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -17,23 +15,7 @@ class Fault:
     raises: tuple[type[Exception], ...] = (AssertionError,)
 
 
-LAYERS = Fault("Zarr layers of a dataset are not verified, and written with the padding of their arrays", (AssertionError, MissingError))
-
-EXPECTED_FAILURES = {
-    ("apply", "webknossos"): LAYERS,
-    ("apply_to_wkw", "webknossos"): LAYERS,
-    ("levels", "webknossos"): LAYERS,
-    ("rechunk", "webknossos"): LAYERS,
-    ("verify", "webknossos"): LAYERS,
-    ("components", "webknossos"): LAYERS,
-    ("components_to_wkw", "webknossos"): LAYERS,
-    ("remap", "webknossos"): LAYERS,
-    ("remap_to_wkw", "webknossos"): LAYERS,
-    ("dust", "webknossos"): LAYERS,
-    ("dust_to_wkw", "webknossos"): LAYERS,
-    ("renumber", "webknossos"): LAYERS,
-    ("renumber_to_wkw", "webknossos"): LAYERS,
-}
+EXPECTED_FAILURES: dict[tuple[str, str], Fault] = {}
 
 
 def marks(name: str, form: object) -> list[pytest.MarkDecorator]:

@@ -64,7 +64,7 @@ REFUSED = (
     ({"write_region", "clear_region"}, _ONLY_ZARR | _LAYERS),
     (
         _NEW_LEVELS - {"pyramid_box", "pyramid_update"}
-        | {"pyramid_mode", "pyramid_of_labels", "upsample", "compress", "copy", "copy_box", "copy_moved_box", "rm"},
+        | {"pyramid_mode", "pyramid_of_labels", "upsample", "rechunk", "compress", "copy", "copy_box", "copy_moved_box", "rm"},
         _LAYERS,
     ),
     (_OF_REFUSED, {"too-few-axes"}),

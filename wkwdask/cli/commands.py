@@ -51,7 +51,7 @@ def info(path: str, layer: str | None) -> Facts:
 @click.command(cls=StorageCommand, short_help="Build the coarser mags of layers (also: downsample).")
 @click.argument("path")
 @click.option("--layer", "layers", multiple=True, help="Layer to process; may be repeated, or omitted if there is only one.")
-@click.option("--all-layers", is_flag=True, help="Process all layers of the dataset.")
+@click.option("--all-layers", is_flag=True, help="Process all layers of the dataset. Layers that are not stored as WKW are left out; then the exit code is 3.")
 @click.option("--finest", metavar="MAG", help="Mag to start from. Default: the finest that has files.")
 @click.option("--mags", metavar="MAG,MAG", help="Mags to build, such as 2-2-1,4-4-2,8. Default: WEBKNOSSOS's ladder.")
 @click.option("--coarsest", metavar="MAG", help="Last mag of the ladder, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
@@ -97,23 +97,36 @@ def pyramid(
         raise click.UsageError("use --layer or --all-layers, not both")
     if dry_run and (update or update_content or bounding_box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
-    names: list[Any] = _all_layers(path) if all_layers else list(layers)
+    names: list[Any]
+    names, left_out = _all_layers(path) if all_layers else (list(layers), [])
     options["align_with"] = {None: True, "none": False}.get(align_with, align_with)
     if dry_run:
-        return lambda: _plans([wkwdask.plan_pyramid(path, name, **options) for name in names or [None]])
-    return partial(wkwdask.build_pyramid, path, names or None, update="content" if update_content else update, bounding_box=bounding_box, **options)
+        return lambda: _without([wkwdask.plan_pyramid(path, name, **options) for name in names or [None]], left_out)
+    build = partial(wkwdask.build_pyramid, path, names or None, update="content" if update_content else update, bounding_box=bounding_box, **options)
+    return (lambda: _without(build(), left_out)) if left_out else build
 
 
-def _plans(plans: list[Any]) -> Facts:
-    return Facts(plans, "\n\n".join(map(str, plans)))
+def _without(result: Any, left_out: list[str]) -> Facts:
+    """Return the result for some layers of a dataset, and print the reason for each layer that is left out to standard error."""
+    from wkwdask.runs.retries import EXIT_CODE
+
+    for reason in left_out:
+        click.echo(on_command_line(f"left out: {reason}"), err=True)
+    text = "\n\n".join(map(str, result)) if isinstance(result, list) else None
+    return Facts(result, text, EXIT_CODE if left_out else 0)
 
 
-def _all_layers(path: str) -> list[str]:
-    """Return the names of all layers of a dataset, including invalid ones, which then raise their errors."""
-    from wkwdask.formats.opening import find
+def _all_layers(path: str) -> tuple[list[str], list[str]]:
+    """Return the names of the layers of a dataset to process, and the reason for each other layer.
+
+    Invalid layers are included, so that they raise their errors, and so are all layers if none can be processed.
+    """
+    from wkwdask.formats.opening import find, why_not_written
 
     located = find(path)
-    return [*(layer.name for layer in located.layers), *(invalid.name for invalid in located.invalid_layers)]
+    reasons = {layer.name: why_not_written(layer) for layer in located.layers}
+    names = [*(name for name, reason in reasons.items() if not reason), *(invalid.name for invalid in located.invalid_layers)]
+    return (names, list(filter(None, reasons.values()))) if names else (list(reasons), [])
 
 
 @click.command(cls=StorageCommand, short_help="Upsample a layer to finer mags.")

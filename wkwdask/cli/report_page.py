@@ -33,7 +33,8 @@ def write_page(path: str, *, result: Any = None, error: Exception | None = None,
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         parts += ["<h2>Failed</h2>", f"<pre>{escape(on_command_line(f'{error}{notes}'))}</pre>"]
     else:
-        values = result.value if isinstance(result, Facts) else [result]
+        value = result.value if isinstance(result, Facts) else result
+        values = value if isinstance(value, list) else [value]
         parts += ["<h2>Result</h2>", *map(_html, values)]
     if performance_report is not None:
         link = os.path.relpath(performance_report, os.path.dirname(os.path.abspath(path)))

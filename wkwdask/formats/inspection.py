@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    import numpy as np
-
     from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3

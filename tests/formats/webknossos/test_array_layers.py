@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -70,8 +71,34 @@ def test_opening(dataset):
         wkwdask.open(dataset / "em" / "2", mag=1)
     with pytest.raises(MissingError, match="em/4: no Zarr array here"):
         wkwdask.open(dataset / "em", mag=4)
-    with pytest.raises(UnsupportedError, match="stored as zarr, only wkw"):
+    with pytest.raises(UnsupportedError, match=r"layer em is stored as Zarr \(zarr3\), only WKW layers of a dataset are copied and changed; wkwdask convert "):
         wkwdask.build_pyramid(dataset, layer="em")
+
+
+def test_checking(dataset):
+    """The second layer is N5; values around the box are no fault, and a listed mag that does not exist is."""
+    report = wkwdask.verify(dataset)
+    assert [(mag.layer, mag.mag) for mag in report.mags] == [("em", "1"), ("em", "2"), ("cells", "1")]
+    assert [(fault.kind, fault.path) for fault in report.faults if fault.severity == "error"] == [("mag.missing", f"{dataset}/em/4")]
+    assert (report.mags[2].largest, IDS.max() > report.mags[2].largest) == (IDS.max(), False)
+    for path in ("cells", "cells/1", "em/1"):
+        assert wkwdask.verify(dataset / path).faults == ()
+
+
+def test_the_largest_id_is_computed_inside_of_the_box(dataset):
+    opened = wkwdask.open_dataset(dataset)
+    assert opened["cells"].compute_largest_segment_id() == IDS.max()
+    assert opened["em"].compute_largest_segment_id() == EM.max()
+
+
+def test_damage_of_an_n5_layer_is_found(dataset, tmp_path):
+    copied = shutil.copytree(dataset, tmp_path / "ds")
+    path = next(path for path in (copied / "cells" / "1").rglob("*") if path.is_file() and path.name != "attributes.json")
+    path.write_bytes(path.read_bytes()[:20])
+    for url in (copied, copied / "cells", copied / "cells" / "1"):
+        assert str(path) in {fault.path for fault in wkwdask.verify(url).faults if fault.severity == "error"}
+    with pytest.raises(UnsupportedError, match=r"layer cells is stored as N5 \(n5\), only WKW layers"):
+        wkwdask.compress(copied / "cells")
 
 
 def test_viewing(dataset):
@@ -123,7 +150,7 @@ def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
 
 @pytest.mark.parametrize("existing", ["error", "overwrite"])
 def test_no_wkw_is_written_among_arrays(dataset, existing):
-    message = "layer em is stored as zarr3, and all mags of a layer have the same format: write WKW to another layer"
+    message = r"layer em is stored as Zarr \(zarr3\), only WKW layers of a dataset are copied and changed; write to another layer; wkwdask convert "
     with pytest.raises(UnsupportedError, match=message):
         wkwdask.convert(dataset, dataset, layer="em", mag=1, existing=existing)
     for mag in ("1", "8-8-8"):

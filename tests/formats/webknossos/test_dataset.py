@@ -288,7 +288,7 @@ def test_a_new_mag_beside_mags_that_are_elsewhere(dataset, tmp_path):
 
 def test_other_formats_are_not_supported(dataset):
     edit(dataset, lambda document: document["dataLayers"][0].update(dataFormat="neuroglancerPrecomputed"))
-    with pytest.raises(UnsupportedError, match="stored as neuroglancerPrecomputed, only wkw can be opened"):
+    with pytest.raises(UnsupportedError, match="stored as neuroglancerPrecomputed, only WKW, Zarr and N5 can be opened"):
         wkwdask.read(dataset, mag=1)
 
 
