@@ -95,6 +95,18 @@ def test_a_translation_by_whole_files_renames_them(dataset, tmp_path, translate)
     assert sorted(files(tmp_path / "copy/cells/1").values()) == sorted(files(dataset / "cells/1").values())
 
 
+def test_a_layer_outside_of_the_box_is_left_out(dataset, tmp_path):
+    wkwdask.write(dataset / "far" / "1", (512, 512, 512), np.ones((8, 8, 8), np.uint8), block_len=8, file_len=1, category="color")
+    box = wkwdask.open_dataset(dataset)["cells"].bounding_box
+    report = wkwdask.copy(dataset, tmp_path / "cut", bounding_box=box)
+    assert f"{dataset}/far/1 has no voxels in the bounding box" in report.note
+    assert "far" not in layers(tmp_path / "cut")
+    np.testing.assert_array_equal(whole(tmp_path / "cut"), whole(dataset))
+    with pytest.raises(BoundsError, match="lies outside of the mag"):
+        wkwdask.copy(dataset, tmp_path / "nothing", bounding_box=(2000, 2000, 2000, 4, 4, 4))
+    assert not (tmp_path / "nothing").exists()
+
+
 @pytest.mark.parametrize("translate", [(16, 8, -40), (2, 4, -13)])
 def test_a_translation_by_blocks_or_voxels_keeps_the_voxels(dataset, tmp_path, translate):
     report = wkwdask.copy(dataset, tmp_path / "copy", layer=["cells"], translate=translate, verify=True)

@@ -704,9 +704,9 @@ def test_new_mags_of_a_linked_layer_need_allow_external(dataset, tmp_path, verb)
     assert linked[1].elsewhere == f"{outside}/1"
 
 
-def test_an_unwritable_json_is_refused_before_any_work(dataset, tmp_path, monkeypatch):
-    """It is a link into a folder of another user."""
-    meta = tmp_path / "meta"
+def test_an_unwritable_json_is_refused_before_any_work(dataset, monkeypatch):
+    """It is a link into a folder that this user may not change."""
+    meta = Path(dataset.path) / "meta"
     meta.mkdir()
     os.rename(f"{dataset.path}/{FILE_NAME}", meta / FILE_NAME)
     os.symlink(meta / FILE_NAME, f"{dataset.path}/{FILE_NAME}")
@@ -874,12 +874,13 @@ def test_an_import_into_a_linked_layer_needs_allow_external(tmp_path):
     np.testing.assert_array_equal(color.read()[0], VOXELS)
 
 
-def test_datasets_that_share_a_json_share_its_lock(dataset, tmp_path):
-    (tmp_path / "view").mkdir()
-    os.symlink(f"{dataset.path}/{FILE_NAME}", tmp_path / "view" / FILE_NAME)
-    opened = wkwdask.open_dataset(tmp_path / "view")
-    lock = put_lock(f"{dataset.path}/{FILE_NAME}", this_process("an edit"))
-    thread = threading.Thread(target=opened.set_voxel_size, args=((1, 2, 3),))
+def test_the_lock_of_a_linked_json_is_that_of_its_target(dataset):
+    versions = Path(dataset.path) / "versions"
+    versions.mkdir()
+    os.rename(f"{dataset.path}/{FILE_NAME}", versions / FILE_NAME)
+    os.symlink(f"versions/{FILE_NAME}", f"{dataset.path}/{FILE_NAME}")
+    lock = put_lock(versions / FILE_NAME, this_process("an edit"))
+    thread = threading.Thread(target=dataset.set_voxel_size, args=((1, 2, 3),))
     thread.start()
     thread.join(timeout=0.3)
     assert thread.is_alive()
@@ -887,7 +888,7 @@ def test_datasets_that_share_a_json_share_its_lock(dataset, tmp_path):
     lock.unlink()
     thread.join()
     assert wkwdask.open_dataset(dataset.path).voxel_size == (1, 2, 3)
-    assert os.path.islink(tmp_path / "view" / FILE_NAME)
+    assert os.path.islink(f"{dataset.path}/{FILE_NAME}")
 
 
 def test_an_external_pyramid_needs_allow_external(dataset, tmp_path):

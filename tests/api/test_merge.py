@@ -116,14 +116,16 @@ def test_every_form_of_a_download_is_accepted(dataset, tmp_path, stored, form):
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
 
 
-def test_untouched_blocks_are_not_decoded(dataset, tmp_path):
+def test_untouched_blocks_keep_their_bytes(dataset, tmp_path):
+    """Files without annotated blocks are copied unseen, even if they are damaged; the other blocks of annotated files byte for byte."""
     blocks = {index: voxels for index, voxels in BLOCKS.items() if index != (4, 4, 2)}
     path = write_annotation(tmp_path / "annotation.zip", {"1": blocks})
     kept = {}
     for index in np.ndindex(4, 4, 2):
         file, number = f"seg/1/z{index[2] // 2}/y{index[1] // 2}/x{index[0] // 2}.wkw", sum((n % 2) << axis for axis, n in enumerate(index))
         if index not in blocks:
-            kept[file, number] = spoil_block(dataset / file, number)
+            is_whole = not any(tuple(n // 2 for n in other) == tuple(n // 2 for n in index) for other in blocks)
+            kept[file, number] = spoil_block(dataset / file, number) if is_whole else block_bytes(dataset / file, number)
     wkwdask.merge(dataset, path, tmp_path / "merged")
     assert {(file, number): block_bytes(tmp_path / "merged" / file, number) for file, number in kept} == kept
     untouched = "seg/1/z0/y0/x1.wkw"

@@ -246,12 +246,12 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
 
 
 def levels_in_box(level_copies: Sequence[LevelCopy], box: BoundingBox | None) -> tuple[list[LevelCopy], str]:
-    """Return the levels to copy, without those that have no voxels in a box where others of their image have some; and a note on the levels left out."""
-    found = level_copies if box is None else [level_copy for level_copy in level_copies if is_in_box(level_copy.level.open(), box)]
-    images = {level_copy.image.folder for level_copy in found}
-    kept = [level_copy for level_copy in level_copies if level_copy in found or level_copy.image.folder not in images]
-    left_out = [f"{level_copy.level.folder} has no voxels in the bounding box" for level_copy in level_copies if level_copy not in kept]
-    return kept, f"not copied: {', '.join(left_out)}" if left_out else ""
+    """Return the levels to copy, without those that have no voxels in a box where others have some; and a note on the levels left out."""
+    found = list(level_copies) if box is None else [level_copy for level_copy in level_copies if is_in_box(level_copy.level.open(), box)]
+    if not found:
+        return list(level_copies), ""
+    left_out = [f"{level_copy.level.folder} has no voxels in the bounding box" for level_copy in level_copies if level_copy not in found]
+    return found, f"not copied: {', '.join(left_out)}" if left_out else ""
 
 
 def _spec_of_copy(volume: StoredArray, options: RechunkOptions) -> LevelSpec:

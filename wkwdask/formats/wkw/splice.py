@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from wkwdask.formats.webknossos.annotation import MergedVolume
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.layout import header_of, is_wkw, layout_of
 from wkwdask.formats.wkw.remote import open_in
-from wkwdask.formats.wkw.stored_file import PAGE_LEN, WkwFile, check_links_of
+from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_links_of
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.formats.wkw.stored_file import WkwFile
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_array import TargetArray
-    from wkwdask.store.files import OpenFile
 
     Stored = StoredArray | MergedVolume
 
@@ -114,13 +114,7 @@ class _Splice:
     def _take_over(self, stored: WkwFile) -> Receipt:
         """Copy a whole file."""
         stored.all_bounds()  # raises if the jump table is broken
-        new = self._file.buffer.file
-        new.copy_from(stored.file, stored.nbytes)
-        if self._stored.store.is_local:
-            stored.check_blocks()
-        else:  # read once
-            with new.open_written() as file:
-                WkwFile(cast("OpenFile", file), self._before).check_blocks(stored.path)
+        self._file.buffer.file.copy_from(stored.file, stored.nbytes)
         self._file.buffer.close().publish(flush_folder=self._target.is_in_place, keep_equal=True)
         return self._published()
 

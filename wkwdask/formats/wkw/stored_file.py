@@ -198,13 +198,6 @@ class WkwFile:
             self._read_checked(code, part, room)
             output.advance(room.size)
 
-    def check_blocks(self, name: str = "") -> None:
-        """Raise CorruptError for a block that does not decode to its length, which is read without decoding; ``name`` is that of the file in errors."""
-        bounds = self.all_bounds()
-        if self.header.is_compressed:
-            for code, part in self._checked_parts(0, bounds):
-                self._read_checked(code, part, read_buffer(int(part[-1] - part[0])), name)
-
     def _checked_parts(self, first: int, bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """Yield the code of the first block and the boundaries of blocks that are read together, while they are in the CPU cache."""
         sizes, largest = np.diff(bounds), compress_bound(self.header.block_nbytes)
@@ -216,13 +209,13 @@ class WkwFile:
             yield first + start, bounds[start : stop + 1]
             start = stop
 
-    def _read_checked(self, first: int, bounds: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8], name: str = "") -> None:
+    def _read_checked(self, first: int, bounds: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
         self.file.read_into(memory, int(bounds[0]))
         places, done = np.stack([bounds[:-1] - bounds[0], np.diff(bounds)], axis=1), 0
         while (broken := first_invalid_lz4(memory, places[done:], self.header.block_nbytes)) >= 0:
             start, nbytes = places[done + broken].tolist()
             data, code, offset = memory[start : start + nbytes].tobytes(), first + done + broken, int(bounds[done + broken])
-            decode_block(data, self.header, name or self.path, code, offset)  # raises the error
+            decode_block(data, self.header, self.path, code, offset)  # raises the error
             done += broken + 1
 
     def nonzero_codes(self, level: int) -> npt.NDArray[np.int64]:
