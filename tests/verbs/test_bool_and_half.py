@@ -89,7 +89,7 @@ def test_regions_accept_the_stored_type_and_values_that_it_has(tmp_path, is_lazy
         with pytest.raises((wkwdask.BoundsError, wkwdask.TaskFailedError), match=rf"is no value of {dtype}: round the array first, with .astype\('{dtype}'\)"):
             wkwdask.save(as_array(patch), f"{url}/0", region=region)
         np.testing.assert_array_equal(stored(tmp_path / f"{dtype}.ome.zarr/0"), voxels)
-        with pytest.raises(TypeError, match=f"holds 1 channels of {dtype}, the array is 1 of int64"):
+        with pytest.raises(TypeError, match=f"holds 1 channel of {dtype}, the array is 1 of int64"):
             wkwdask.save(as_array(patch.astype("int64")), f"{url}/0", region=region)
 
 

@@ -384,7 +384,7 @@ def test_mag_of_another_type_is_refused(dataset):
     with pytest.raises(ResumeError, match=r"4-4-2: made by to_wkw"):
         wkwdask.build_pyramid(dataset, update="content", mags=["2-2-1", "4-4-2"])
     (dataset / "color" / "4-4-2" / PROVENANCE_NAME).unlink()
-    with pytest.raises(ValueError, match=r"4-4-2: 1 channels of uint16, the finest mag has 1 of uint8"):
+    with pytest.raises(ValueError, match=r"4-4-2: 1 channel of uint16, the finest mag has 1 of uint8"):
         wkwdask.build_pyramid(dataset, update="content", mags=["2-2-1", "4-4-2"])
 
 

@@ -5,7 +5,7 @@ threads or on the active dask Client. It may import every folder below it except
 light verbs load fast. Start with :mod:`wkwdask.api.access` (reading) and :mod:`wkwdask.api.writing`.
 """
 
-from wkwdask.runs.report import draw_cards_with
+from wkwdask.model.summary import draw_cards_with
 
 
 def _draw(path: str, pixels: int) -> str:

@@ -33,10 +33,11 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import make_options
+from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.model.target_image import Destination
 from wkwdask.model.voxel_type import guess_category
 from wkwdask.runs.calls import same_call
-from wkwdask.runs.report import Report, counted, format_nbytes, merge_reports
+from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import join_interrupted_call
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path

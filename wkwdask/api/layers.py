@@ -18,7 +18,7 @@ from wkwdask.formats.webknossos.layer_metadata import attachments_of, axes_of, d
 from wkwdask.formats.wkw.folder import count_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.runs.report import THUMBNAIL, format_nbytes, html_table
+from wkwdask.model.summary import THUMBNAIL, box_text, format_nbytes, html_table
 from wkwdask.store.paths import is_remote
 from wkwdask.verbs.webknossos.dataset_edit import stored_layer
 
@@ -292,7 +292,7 @@ def _rows(layer: Layer, until: float) -> list[tuple[str, ...]]:
         return [(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
     first = (layer.name, layer.category, type_text(layer.element_class, layer.num_channels))
     if not layer.listed:
-        return [(*first, "none", _cell_of(layer.bounding_box), "", "", other_format(layer.data_format))]
+        return [(*first, "none", box_text(layer.bounding_box), "", "", other_format(layer.data_format))]
     return [(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
 
 
@@ -300,7 +300,7 @@ def _mag_cells(layer: Layer, mag: LayerMag, until: float) -> tuple[str, ...]:
     other = other_format(layer.data_format)
     elsewhere = "" if mag.elsewhere is None else f"elsewhere: {mag.elsewhere}"
     files, nbytes = _sizes(mag, until) if not other and not is_remote(mag.folder) else ("", "")
-    return mag.mag.name, _cell_of(mag.box), files, nbytes, "; ".join(filter(None, [other, elsewhere]))
+    return mag.mag.name, box_text(mag.box), files, nbytes, "; ".join(filter(None, [other, elsewhere]))
 
 
 def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
@@ -311,10 +311,6 @@ def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
         return "?", "?"
     least = "" if is_all else "\N{GREATER-THAN OR EQUAL TO} "
     return f"{least}{files:,}", f"{least}{format_nbytes(nbytes)}"
-
-
-def _cell_of(box: BoundingBox) -> str:
-    return f"{', '.join(map(str, box.topleft))} + {', '.join(map(str, box.size))}"
 
 
 def _picture(dataset: str, layers: Sequence[Layer]) -> str:

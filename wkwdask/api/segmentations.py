@@ -19,6 +19,7 @@ from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
 from wkwdask.ids.survey import SurveyWork
 from wkwdask.model.options import make_options
+from wkwdask.model.summary import counted
 from wkwdask.verbs.rechunk import RechunkOptions
 from wkwdask.verbs.sources import TargetRequest
 from wkwdask.verbs.webknossos.merge import MergeOptions, find_merge, lay_out_merge
@@ -499,7 +500,7 @@ def renumber(
     report = _run_remap(source, request, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag, force_space=force_space)
     if path is not None:
         write_mapping(path, ids, new)
-    return _with_note(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))
+    return _with_note(report, counted(len(ids), "segment") + (f", old and new ids in {path}" if path is not None else ""))
 
 
 def _count_labels(source: str | PathLike[str], layer: str | None, mag: MagLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

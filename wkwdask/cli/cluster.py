@@ -259,9 +259,9 @@ def batch_finish(root: str, again: str) -> None:
     The command to run comes from AGAIN, an argument of this SLURM job, and not from the job's folder, which others may be able to write. If SLURM requeued
     this job after it had published its result, the folder is gone, and the command continues with its next step.
     """
+    from wkwdask.model.summary import counted
     from wkwdask.runs.batch_file import Batch, read_batch
     from wkwdask.runs.calls import Command, current_call
-    from wkwdask.runs.report import counted
     from wkwdask.store.slurm import count_states, describe_states
 
     before = read_batch(root)

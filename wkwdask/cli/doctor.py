@@ -119,7 +119,7 @@ def _machine() -> Iterator[Finding]:
     import psutil
 
     from wkwdask.graphs.runners import available_memory
-    from wkwdask.runs.report import format_nbytes
+    from wkwdask.model.summary import format_nbytes
     from wkwdask.store.cores import available_cores
 
     yield _finding("cores", str(available_cores()))

@@ -13,7 +13,7 @@ from typing import Any
 
 from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.results import Facts
-from wkwdask.runs.report import html_table
+from wkwdask.model.summary import html_table
 
 _PIXELS = 480
 _STYLE = """

@@ -14,8 +14,7 @@ from rich.markup import escape
 from wkwdask.cli.messages import on_command_line
 from wkwdask.formats.webknossos.layer_metadata import other_format, type_text
 from wkwdask.model.faults import SEVERITIES
-from wkwdask.model.summary import VolumeSummary
-from wkwdask.runs.report import format_nbytes
+from wkwdask.model.summary import VolumeSummary, box_text, format_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,6 +188,4 @@ def _counted(files: int | None, nbytes: int | None) -> tuple[str, str]:
 
 
 def _box(box: BoundingBox | None) -> str:
-    if box is None:
-        return "-"
-    return f"{', '.join(map(str, box.topleft))} + {', '.join(map(str, box.size))}"
+    return box_text(box) or "-"

@@ -19,7 +19,7 @@ from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.client_run import workers_of
 from wkwdask.graphs.runners import EXPECTED_MEMORY, EXPECTED_WORKERS
 from wkwdask.graphs.signals import sigterm_raises
-from wkwdask.runs.report import counted
+from wkwdask.model.summary import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -81,8 +81,9 @@ def _is_stuck(worker: dict[str, Any]) -> bool:
 def _describe(workers: Sequence[dict[str, Any]]) -> str:
     worst = max(workers, key=lambda worker: float(worker["metrics"].get("memory", 0)))
     used, limit = int(worst["metrics"].get("memory", 0)) >> 20, int(worst["memory_limit"] or 0) >> 20
+    who = "the only worker is" if len(workers) == 1 else f"all {len(workers)} workers are"
     return (
-        f"all {len(workers)} workers are paused: their memory is full though they run nothing ({worst['name']}: {used} MiB of {limit} MiB); "
+        f"{who} paused: memory is full though nothing runs ({worst['name']}: {used} MiB of {limit} MiB); "
         "give each more memory (--memory-limit of dask worker, memory and processes of a cluster's configuration)"
     )
 

@@ -28,13 +28,13 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells, piece_lengths
 from wkwdask.graphs.client_run import PauseWatch
 from wkwdask.graphs.runners import active_client, check_reachable, check_space_of, memory_per_task, num_workers, run_job, run_plan
 from wkwdask.model.receipts import Receipt
+from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import FlatJob, Result, Task, mark_final, voxel_nbytes
 from wkwdask.runs.journal import Journal, entry_of
 from wkwdask.runs.parts import tally_of, write_scratch
 from wkwdask.runs.progress import Progress
-from wkwdask.runs.report import format_nbytes
 from wkwdask.runs.retries import FailedAttempt, FailurePolicy, RetryingJob
 from wkwdask.runs.space import Size
 from wkwdask.verbs.space import SURE_SHARE, is_raw, need_of_targets
@@ -363,7 +363,7 @@ class ArrayWrite(Plan):
         """Write the files that are missing."""
         staged, (target,), array = self.staged, self.staged.targets, self.array
         receipts = staged.known_shards()
-        notes = [f"{len(receipts)} files had been finished before; {self.trust_note}"] if receipts else []
+        notes = [f"{counted(len(receipts), 'file')} had been finished before; {self.trust_note}"] if receipts else []
         done, title = set(receipts), f"writing {staged.folders[0]}"
         with Journal(staged.root) as journal:
 

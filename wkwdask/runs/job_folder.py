@@ -30,12 +30,12 @@ from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_ar
 from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions, replaces
 from wkwdask.model.parsing import reason_of
 from wkwdask.model.states import FILE_RECORD_NAME
+from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.calls import current_call
 from wkwdask.runs.job_records import OWNER_NAME, PLAN_NAME, JobState, can_resume, check_records, holds_locks, targets_of
 from wkwdask.runs.journal import finished_work
-from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.store import files, locks
 from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, write_owner

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
+from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.journal import SUFFIX, keys_of, open_next, read_journal
-from wkwdask.runs.report import format_nbytes
 from wkwdask.store import files
 from wkwdask.store.records import PROGRESS_NAME
 

@@ -2,64 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.summary import Card, counted, format_nbytes, html_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-THUMBNAIL = 160
-"""Size of a picture in a notebook [pixels]."""
-
-_drawers: list[Callable[[str, int], str]] = []
-
-
-def draw_cards_with(draw: Callable[[str, int], str]) -> None:
-    """Set the function that draws the mag of a path. It is above this folder, which must not import it."""
-    _drawers[:] = [draw]
-
-
-class Card(ABC):
-    """Base of reports and plans, which notebooks and pages show as HTML."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def _tables(self) -> str:
-        """Return HTML tables."""
-
-    @abstractmethod
-    def _drawn(self) -> Iterable[str]:
-        """List mags, finest first, of which one is drawn."""
-
-    def to_html(self, pixels: int = THUMBNAIL) -> str:
-        """Return HTML for notebooks and pages: tables, and a picture of the finest mag that is quickly drawn.
-
-        Parameters
-        ----------
-        pixels : int
-            Size of the picture [pixels].
-
-        Returns
-        -------
-        str
-            One HTML element.
-
-        Examples
-        --------
-        >>> Report((), 0, 0.0, "nothing to do").to_html()[-25:]
-        'nothing to do</div></div>'
-        """
-        picture = next(filter(None, (draw(path, pixels) for path in self._drawn() for draw in _drawers)), "")
-        return f"<div style='display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start'><div>{self._tables()}</div>{picture}</div>"
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,43 +141,3 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     notes = dict.fromkeys(report.note for report in reports if report.note)
     mags = tuple(mag for report in reports for mag in report.mags)
     return Report(mags, sum(report.nbytes_in for report in reports), sum(report.seconds for report in reports), "; ".join(notes))
-
-
-def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table for notebooks and reports.
-
-    Examples
-    --------
-    >>> html_table((), [("files", "<3")])
-    '<table><tbody><tr><td>files</td><td>&lt;3</td></tr></tbody></table>'
-    """
-    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
-
-
-def counted(number: int, noun: str) -> str:
-    """Format a number with its noun.
-
-    Examples
-    --------
-    >>> counted(1, "file"), counted(12_000, "file")
-    ('1 file', '12,000 files')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def format_nbytes(nbytes: int) -> str:
-    """Format a number of bytes with a decimal unit.
-
-    Examples
-    --------
-    >>> format_nbytes(999), format_nbytes(3_400_000)
-    ('999 B', '3.4 MB')
-    """
-    value, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if value < 1000 or unit == "PB":
-            break
-        value /= 1000
-    return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"

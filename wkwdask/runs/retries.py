@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
+from wkwdask.model.summary import counted
 from wkwdask.runs import job as jobs
 from wkwdask.runs.job import copy_marks, is_final, user_trace
 from wkwdask.runs.progress import FAILURES, Failure, LineFile
-from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

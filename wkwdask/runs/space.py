@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import SpaceError
-from wkwdask.runs.report import counted, format_nbytes
+from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
 

@@ -14,13 +14,14 @@ from wkwdask.formats.replaceable import check_targets, is_occupied, replaces
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
+from wkwdask.model.summary import counted, format_nbytes
 from wkwdask.runs.calls import current_call
 from wkwdask.runs.job_folder import JobFolder, NewMag, release_dead_locks
 from wkwdask.runs.job_records import JobState, call_of, find_interrupted, find_interrupted_array, has_no_jobs, job_states, targets_of
 from wkwdask.runs.journal import Journal, JournaledJob, finished_work, read_journal, receipts_of
 from wkwdask.runs.parts import pyramid_records
 from wkwdask.runs.progress import keep_progress
-from wkwdask.runs.report import Report, counted, format_nbytes
+from wkwdask.runs.report import Report
 from wkwdask.store import files
 from wkwdask.store.locks import Owner, lock_holder, locks_of
 from wkwdask.store.paths import basename, local_path

@@ -12,12 +12,13 @@ from wkwdask.errors import BatchError, CorruptError, MissingError
 from wkwdask.formats.record_paths import is_job_folder
 from wkwdask.formats.registry import location_of
 from wkwdask.model.parsing import reading
+from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.calls import command_of
 from wkwdask.runs.job_records import JobState, job_owner, job_states, problem_of, read_plan, targets_of
 from wkwdask.runs.journal import MAX_NUMBER, entries_of, read_journal, stored_nbytes
 from wkwdask.runs.progress import describe, describe_count, read_failures, read_progress
-from wkwdask.runs.report import Report, format_nbytes
+from wkwdask.runs.report import Report
 from wkwdask.store import files
 from wkwdask.store.paths import abspath, basename, dirname, is_below, local_path
 from wkwdask.store.records import read_provenance

@@ -18,11 +18,11 @@ from wkwdask.geometry.grid import cell_box, mark_cells
 from wkwdask.geometry.vectors import divide, minus, plus, times
 from wkwdask.kernels.window.reduce import repeat_voxels
 from wkwdask.model.states import States, add_digests, digest
+from wkwdask.model.summary import counted
 from wkwdask.plans.cells import cell_map, marked_cells
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task, mark_final, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter
-from wkwdask.runs.report import counted
 from wkwdask.runs.retries import NO_RESULT, FailurePolicy
 from wkwdask.verbs.region_job import RegionJob, SourceSpec
 

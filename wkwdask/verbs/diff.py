@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
@@ -12,13 +13,14 @@ from wkwdask.formats.pictures.sources import PlainOptions, open_plain
 from wkwdask.formats.registry import contains_plain_arrays, format_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.summary import Card, counted, html_table
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.verbs.compare import CompareJob, Difference
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     from wkwdask.formats.pictures.array_file import ArrayVolume
     from wkwdask.formats.pictures.image_stack import ImageStack
@@ -71,7 +73,7 @@ class VolumeDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Card):
     """Differences of two volumes, layers or datasets."""
 
     volumes: tuple[VolumeDiff, ...]
@@ -96,10 +98,23 @@ class Diff:
         """Number of voxels with a differing channel."""
         return sum(volume.voxels_different for volume in self.volumes)
 
+    def _tables(self) -> str:
+        rows = [
+            (volume.name, "equal" if volume.equal else "different", f"{volume.voxels_compared:,}", f"{volume.voxels_different:,}", "; ".join(volume.mismatches))
+            for volume in self.volumes
+        ]
+        return html_table(("mag", "", "voxels compared", "different", ""), rows) + "<br>".join(map(escape, self._rest()))
+
+    def _drawn(self) -> Iterable[str]:
+        return ()
+
     def __str__(self) -> str:
-        lines = [str(volume) for volume in self.volumes]
-        lines += [f"only the first has {name}" for name in self.only_first] + [f"only the second has {name}" for name in self.only_second]
-        return "\n".join([*lines, "equal" if self.equal else "different"])
+        return "\n".join([*map(str, self.volumes), *self._rest()])
+
+    def _rest(self) -> list[str]:
+        """Return the lines about all volumes."""
+        lines = [f"only the first has {name}" for name in self.only_first] + [f"only the second has {name}" for name in self.only_second]
+        return [*lines, "equal" if self.equal else "different"]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
@@ -304,7 +319,7 @@ def _pair(name: str, first: AnyVolume, second: AnyVolume, declared: tuple[bool, 
     if first.dtype != second.dtype:
         mismatches.append(f"{first.dtype.name} and {second.dtype.name}: voxels are not compared")
     if first.num_channels != second.num_channels:
-        mismatches.append(f"{first.num_channels} and {second.num_channels} channels: voxels are not compared")
+        mismatches.append(f"{counted(first.num_channels, 'channel')} and {second.num_channels}: voxels are not compared")
     if mismatches:
         return MagPair(name, first, second, tuple(mismatches), None)
     compared, problem = _compared_box(first, second, declared, None if box is None else box.in_mag(first.box.mag))

@@ -13,8 +13,8 @@ import numpy as np
 
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.model.summary import Card, counted, format_nbytes, html_table
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
-from wkwdask.runs.report import Card, counted, format_nbytes, html_table
 from wkwdask.runs.space import free_nbytes, space_problems
 from wkwdask.verbs.image_import import Import
 from wkwdask.verbs.pyramid_sample import SAMPLED_REGIONS, Sample, sample_pyramid

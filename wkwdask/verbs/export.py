@@ -32,6 +32,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.options import make_options
 from wkwdask.model.states import digest
+from wkwdask.model.summary import counted
 from wkwdask.model.voxel_type import common_dtype
 from wkwdask.plans.cells import count_cells
 from wkwdask.runs.drive import Phase, Work
@@ -240,7 +241,7 @@ class Export(Work[Report]):
             with Journal(self.root) as journal:
                 job = JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), (), folder=self.root)
                 yield Phase(job, title)
-            note = f"{job.num_known} tasks had been finished before" if job.num_known else ""
+            note = f"{counted(job.num_known, 'task')} had been finished before" if job.num_known else ""
         report = self.publish(time.monotonic() - started, note)
         self.release()
         return report

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.record_paths import is_job_folder
+from wkwdask.model.summary import format_nbytes
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
-from wkwdask.runs.report import format_nbytes
 from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, is_lock
 from wkwdask.store.new_files import publish_bytes

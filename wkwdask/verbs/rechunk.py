@@ -13,12 +13,12 @@ from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.splice import has_stored_chunks
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.summary import counted
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import relative_to
 from wkwdask.plans.regions import Tiling, plan_splicing
 from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.report import counted
 from wkwdask.runs.space import Size, existing_folder
 from wkwdask.runs.staged import check_existing, settings_of
 from wkwdask.store import files

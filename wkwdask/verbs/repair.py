@@ -31,10 +31,10 @@ from wkwdask.formats.repair import (
     without_notes,
 )  # fmt: skip
 from wkwdask.formats.roots import OWN_COPY_OR_EXTERNAL
+from wkwdask.model.summary import counted
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
-from wkwdask.runs.report import counted
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import dirname, is_below

@@ -24,6 +24,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import times
 from wkwdask.model.parsing import reading
 from wkwdask.model.states import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, grouped_digests
+from wkwdask.model.summary import counted
 from wkwdask.model.target_array import InPlaceWrite
 from wkwdask.model.volume import relative_to
 from wkwdask.plans.pyramid import plan_pass, step_factors
@@ -31,7 +32,7 @@ from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.parts import ShardTally
-from wkwdask.runs.report import Report, counted
+from wkwdask.runs.report import Report
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
@@ -241,7 +242,9 @@ def lay_out_update(
         if record is None and trusts_records:
             raise ResumeError(f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts over')
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
-            raise ValueError(f"{folder}: {volume.num_channels} channels of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
+            raise ValueError(
+                f"{folder}: {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}"
+            )
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
         target = its_format.in_place_target(volume, InPlaceWrite(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
         origin, old_box = times(target.origin, finer.step_to(mag)), _old_box(settings, finer)

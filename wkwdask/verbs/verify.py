@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.faults import ERROR, NOTE, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
+from wkwdask.model.summary import Card, counted, format_nbytes, html_table
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.job_records import JobState, job_states, problem_of
-from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, read_owner
 from wkwdask.store.paths import ZIP, basename
@@ -22,7 +23,7 @@ from wkwdask.verbs.recompute import find_provenance, finer_levels, is_sampled, l
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.formats.inspection import FileCheck, LevelScope, Scope
@@ -42,7 +43,7 @@ class CheckSpec:
     """The files, in the format's own listing."""
 
     def task(self) -> Task:
-        what = f"{len(self.files)} files of {self.check.folder} from {self.files[0]} on"
+        what = f"{counted(len(self.files), 'file')} of {self.check.folder} from {self.files[0]} on"
         return Task(f"check of {what}", f"check {self.level} {self.files[0]}", CheckSpec.run, self)
 
     def run(self) -> Result:
@@ -91,7 +92,7 @@ class MagFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(Card):
     """Report of a verification."""
 
     path: str
@@ -155,6 +156,18 @@ class VerifyReport:
         counts = ", ".join(counted(self.count(severity), severity) for severity in SEVERITIES)
         state = "sound" if self.is_sound else "NOT SOUND" if self.count(ERROR) else "NOT CHECKED"
         return f"{state}: {counts}; {counted(self.files, 'file')}, {format_nbytes(self.nbytes)}, {self.seconds:.1f} s ({how})"
+
+    def _tables(self) -> str:
+        mags = html_table(
+            ("layer", "mag", "files", "bytes", "blocks"),
+            [(mag.layer, mag.mag, f"{mag.files:,}", format_nbytes(mag.nbytes), f"{mag.blocks:,}") for mag in self.mags],
+        )
+        faults = [(fault.severity, fault.kind, fault.path, fault.found, fault.expected, fault.remedy) for fault in self.faults[:_MAX_LISTED]]
+        listed = html_table(("", "fault", "file", "found", "expected", "remedy"), faults) if faults else ""
+        return f"{escape(self.path)}{mags}{listed}{escape(self.verdict)}"
+
+    def _drawn(self) -> Iterable[str]:
+        return (mag.folder for mag in self.mags)
 
     def __str__(self) -> str:
         lines = [str(fault) for fault in self.faults[:_MAX_LISTED]]

@@ -20,6 +20,7 @@ from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_arr
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.model.states import FILE_RECORD_NAME
+from wkwdask.model.summary import counted
 from wkwdask.model.target_array import InPlaceWrite
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.voxel_type import common_dtype
@@ -253,4 +254,6 @@ def _check_fits(image: Image, volume: StoredArray, region: BoundingBox, content:
     dtype = np.dtype(content.dtype)
     # a bool or half-float level also accepts the wider type in which other formats store its values
     if dtype.newbyteorder("=") not in (volume.dtype, common_dtype(volume.dtype)) or content.shape[0] != volume.num_channels:
-        raise TypeError(f"{volume.name}: holds {volume.num_channels} channels of {volume.dtype.name}, the array is {content.shape[0]} of {dtype.name}")
+        raise TypeError(
+            f"{volume.name}: holds {counted(volume.num_channels, 'channel')} of {volume.dtype.name}, the array is {content.shape[0]} of {dtype.name}"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
@@ -13,12 +14,14 @@ from wkwdask.formats.wkw.folder import file_path, list_files
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.summary import Card, box_text, format_nbytes, html_table
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 from wkwdask.store.paths import is_remote
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
 
     from wkwdask.model.image import Image
 
@@ -74,7 +77,7 @@ class LayerSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetSummary:
+class DatasetSummary(Card):
     """Summary of a dataset, a layer or a mag."""
 
     path: str
@@ -87,6 +90,21 @@ class DatasetSummary:
     """Voxel size as stated in the JSON [``unit``]."""
     unit: str = "nanometer"
     """Unit of the voxel size."""
+
+    def _tables(self) -> str:
+        rows = [
+            (
+                layer.name, layer.category, mag.mag.name, box_text(mag.box), "" if mag.files is None else f"{mag.files:,}",
+                "" if mag.nbytes is None else format_nbytes(mag.nbytes), mag.problem,
+            )
+            for layer in self.layers for mag in layer.mags
+        ]  # fmt: skip
+        rows += [(layer.name, layer.category, "", "", "", "", layer.problem) for layer in self.layers if not layer.mags]
+        lengths = "unknown" if self.voxel_size is None else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
+        return f"{escape(f'{self.path}: voxel size {lengths}')}{html_table(('layer', 'category', 'mag', 'box', 'files', 'bytes', ''), rows)}"
+
+    def _drawn(self) -> Iterable[str]:
+        return (mag.folder for layer in self.layers for mag in layer.mags if not mag.problem)
 
     def to_json(self) -> dict[str, Any]:
         head = {"path": self.path, "voxel_size_nm": self.voxel_size_nm, "voxel_size": self.voxel_size, "unit": self.unit}

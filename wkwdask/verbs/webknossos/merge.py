@@ -15,6 +15,7 @@ from wkwdask.formats.webknossos.dataset import locate
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
 from wkwdask.formats.webknossos.target import mag_target
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
+from wkwdask.model.summary import counted
 from wkwdask.model.target_image import Destination, LevelSpec
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.rechunk import lay_out
@@ -141,7 +142,7 @@ def _check_type(annotation: AnnotationMag, source: StoredArray) -> None:
     header = annotation.header
     if header.num_channels != source.num_channels or not np.can_cast(header.dtype, source.dtype):
         raise UnsupportedError(
-            f"{annotation.name}: holds {header.dtype.name} in {header.num_channels} channels, "
+            f"{annotation.name}: holds {header.dtype.name} in {counted(header.num_channels, 'channel')}, "
             f"which {source.folder}, {source.dtype.name} in {source.num_channels}, cannot hold"
         )
     if source.dtype.kind not in "iu":
