@@ -100,7 +100,7 @@ def test_legacy_form():
     [
         (None, None),
         ([4, 4, 40], (4, 4, 40)),
-        ({"factor": [4, 4, 40]}, (4, 4, 40)),  # nanometres unless it says otherwise
+        ({"factor": [4, 4, 40]}, (4, 4, 40)),  # nanometers unless it says otherwise
         ({"factor": [1, 2, 3], "unit": "micrometer"}, (1000, 2000, 3000)),
         ({"factor": [1, 2, 3], "unit": "µm"}, (1000, 2000, 3000)),
         ({"factor": [1, 2, 3], "unit": "um"}, (1000, 2000, 3000)),

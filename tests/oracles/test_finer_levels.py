@@ -106,6 +106,6 @@ def test_levels_of_n5_are_numbered_from_the_new_one(tmp_path):
     document = json.loads((group / "attributes.json").read_text())
     assert document["pixelResolution"] == {"dimensions": [2.0, 2.0, 40.0], "unit": "nm"}
     assert document["scales"] == [each["downsamplingFactors"] for each in attributes]
-    # the centres of the first voxels, counted from that of voxel 0 of s0
+    # the centers of the first voxels, counted from that of voxel 0 of s0
     assert [each["transform"]["translate"] for each in attributes] == [[200, 32, 24], [200, 33, 25], [200, 35, 27], [200, 39, 23]]
     assert document["multiscales"][0]["datasets"] == [{"path": f"s{n}", "transform": each["transform"]} for n, each in enumerate(attributes)]

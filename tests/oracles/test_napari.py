@@ -105,7 +105,7 @@ def test_layers_of_a_coarse_mag_and_of_a_plain_array(tmp_path):
     wkwdask.to_wkw(np.ones((3, 20, 10, 8), np.uint32), tmp_path / "ds" / "seg" / "4-4-1", offset=(5, 0, 7), block_len=8, category="segmentation")
     layers = _read(tmp_path / "ds")
     assert [(attributes["name"], kind) for _, attributes, kind in layers] == [("seg 0", "labels"), ("seg 1", "labels"), ("seg 2", "labels")]
-    # the centre of a voxel of mag 4 is 1.5 voxels of mag 1 beyond the centre of its first one
+    # the center of a voxel of mag 4 is 1.5 voxels of mag 1 beyond the center of its first one
     assert (layers[0][1]["scale"], layers[0][1]["translate"]) == ((40, 16, 16), (7 * 40, 1.5 * 4, 5 * 16 + 1.5 * 4))
     (tmp_path / "array").mkdir()
     (tmp_path / "array" / ".zarray").write_text(ARRAY)

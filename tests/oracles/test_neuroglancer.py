@@ -201,7 +201,7 @@ def test_a_picture_of_real_data(client, shared_data, tmp_path):
 
 @pytest.mark.parametrize("version", ["0.5", "0.4"])
 def test_zarr_images(client, version):
-    """Pixels of an OME-NGFF image, in shards of Zarr 3 or files of Zarr 2, at their places: coordinates are those of the centres of voxels."""
+    """Pixels of an OME-NGFF image, in shards of Zarr 3 or files of Zarr 2, at their places: coordinates are those of the centers of voxels."""
     pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
     import neuroglancer
 

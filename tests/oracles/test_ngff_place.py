@@ -99,7 +99,7 @@ def expect_one_place(levels, mags, mark):
     expected = [(np.array(mark) + shift) * mags[-1].factors for shift in (0, 1)]
     extents = []
     for array, scale, translation in levels:
-        first = translation - scale / 2  # coordinates are centres of voxels
+        first = translation - scale / 2  # coordinates are centers of voxels
         extents.append((first, first + array.shape * scale))
         for corner, place in zip(corners(array), expected, strict=True):
             np.testing.assert_allclose(first + corner * scale + size / 2, place[::-1] * size)

@@ -37,8 +37,8 @@ def units_of(n, axes="xyz"):
 
 def cosem(n):
     scale = [8 << n, 4 << n, 4 << n]
-    centre = [length / 2 - first / 2 for length, first in zip(scale, (8, 4, 4), strict=True)]
-    return {"transform": {"axes": ["z", "y", "x"], "scale": scale, "translate": centre, "units": ["nm"] * 3}}
+    center = [length / 2 - first / 2 for length, first in zip(scale, (8, 4, 4), strict=True)]
+    return {"transform": {"axes": ["z", "y", "x"], "scale": scale, "translate": center, "units": ["nm"] * 3}}
 
 
 def factors_of(n, first=0):

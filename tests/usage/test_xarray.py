@@ -400,7 +400,7 @@ class TestWriting:
             wkwdask.to_wkw(opened, tmp_path / "cells" / "1", offset=TOPLEFT, **OPTIONS)
             opened = xr.open_dataarray(tmp_path / "cells" / "1", engine="wkw")
         half = opened.coarsen(x=2, y=2, boundary="trim").max()  # from voxel 21, 3 on: these lie between those of the mag
-        with pytest.raises(ValueError, match=r"coordinate x: .* not the centre of a voxel"):
+        with pytest.raises(ValueError, match=r"coordinate x: .* not the center of a voxel"):
             half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
         assert not (tmp_path / "new").exists()
 

@@ -196,8 +196,8 @@ def _ratios_of_shapes(folder: Path, levels: list[Stored]) -> None:
     document = json.loads((folder / "zarr.json").read_text())
     for dataset, level in zip(document["attributes"]["ome"]["multiscales"][0]["datasets"], levels, strict=True):
         scale = [edge * whole / n for edge, whole, n in zip(VOXEL_SIZE, levels[0].case.size, level.case.size, strict=True)]
-        centre = [(length - fine) / 2 for length, fine in zip(scale, VOXEL_SIZE, strict=True)]
-        dataset["coordinateTransformations"] = [{"type": "scale", "scale": scale[::-1]}, {"type": "translation", "translation": centre[::-1]}]
+        center = [(length - fine) / 2 for length, fine in zip(scale, VOXEL_SIZE, strict=True)]
+        dataset["coordinateTransformations"] = [{"type": "scale", "scale": scale[::-1]}, {"type": "translation", "translation": center[::-1]}]
     (folder / "zarr.json").write_text(json.dumps(document))
 
 

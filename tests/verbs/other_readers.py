@@ -148,7 +148,7 @@ def _check_documents(group: object, image: Image, level: Level, case: Case) -> N
     if find_spec({_place_by_ngff_zarr: "ngff_zarr", _place_by_models: "ome_zarr_models"}[read]) is None:
         return
     scale, translation = read(group, image, level)
-    # The translation is the centre of the first voxel; the centre of voxel 0 of mag 1 is at 0.
+    # The translation is the center of the first voxel; the center of voxel 0 of mag 1 is at 0.
     first = [low - margin for low, margin in zip(case.offset, _margin(level), strict=True)]
     expected = [(low + 0.5) * edge - 0.5 * fine for low, edge, fine in zip(first[::-1], scale, VOXEL_SIZE[::-1], strict=True)]
     np.testing.assert_allclose(translation, expected, rtol=1e-9, atol=1e-9)

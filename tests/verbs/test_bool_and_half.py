@@ -32,8 +32,8 @@ def save(folder, *levels, version=3):
     for n, voxels in enumerate(levels):
         group.create_array(str(n), shape=voxels.shape[::-1], dtype=voxels.dtype, chunks=(8, 8, 8))[...] = voxels.T
         scale = [edge * 2**n for edge in VOXEL_SIZE[::-1]]
-        centre = [(length - fine) / 2 for length, fine in zip(scale, VOXEL_SIZE[::-1], strict=True)]
-        moves = [{"type": "scale", "scale": scale}, {"type": "translation", "translation": centre}]
+        center = [(length - fine) / 2 for length, fine in zip(scale, VOXEL_SIZE[::-1], strict=True)]
+        moves = [{"type": "scale", "scale": scale}, {"type": "translation", "translation": center}]
         datasets.append({"path": str(n), "coordinateTransformations": moves})
     entry = {"axes": [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"], "datasets": datasets}
     group.attrs.update({"multiscales": [{"version": "0.4", **entry}]} if version == 2 else {"ome": {"version": "0.5", "multiscales": [entry]}})

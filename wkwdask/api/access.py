@@ -373,7 +373,7 @@ def sample(
 
 
 def info(url: str | os.PathLike[str], *, layer: str | None = None, storage_options: Mapping[str, Any] | None = None) -> DatasetSummary | VolumeSummary:
-    """Summarise a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info`` does.
+    """Summarize a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info`` does.
 
     Parameters
     ----------

@@ -79,13 +79,13 @@ def place_fault(finest: tuple[int, float, float], level: tuple[int, float, float
     if not covered - 1 + _ROUNDING < length < covered + 2:
         expected = f"about {covered:.1f}, since the finest level has {first_length} voxels of size {first_scale:g}"
         return "image.scale", f"{length} voxels of size {scale:g}", expected
-    # Translations are centres of the first voxels. Software that does not shift coarser levels, or shifts by corners, stays within half a voxel.
+    # Translations are centers of the first voxels. Software that does not shift coarser levels, or shifts by corners, stays within half a voxel.
     low = ((shift - scale / 2) - (first_shift - first_scale / 2)) / scale
     high = low + length - covered
     is_aligned_outward = low > -1 - _ROUNDING and high > -_ROUNDING
     if low > _HALF_VOXEL + _ROUNDING or (low < -_HALF_VOXEL - _ROUNDING and not is_aligned_outward):
-        centre = first_shift + (scale - first_scale) / 2
-        return "image.translation", f"a translation of {shift:g}", f"{centre:g} or at most half a voxel ({scale / 2:g}) from it"
+        center = first_shift + (scale - first_scale) / 2
+        return "image.translation", f"a translation of {shift:g}", f"{center:g} or at most half a voxel ({scale / 2:g}) from it"
     return None
 
 

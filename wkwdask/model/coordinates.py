@@ -36,7 +36,7 @@ class Spacing:
     length_nm: float | None
     """The same distance [nm], None without a unit of length."""
     is_opened: bool = False
-    """Whether the values derive from an opened array: they are centres of voxels, never corners."""
+    """Whether the values derive from an opened array: they are centers of voxels, never corners."""
 
 
 def spacing_of(coordinate: Any, axis: str) -> Spacing:
@@ -65,15 +65,15 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
 
 
 def first_voxel(spacing: Spacing, axis: str) -> int:
-    """Return the index of the first voxel, whose corner or centre is the first value."""
+    """Return the index of the first voxel, whose corner or center is the first value."""
     if spacing.step is None:
         raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not determine the size of a voxel; give offset=")
     first = spacing.first / spacing.step
     tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))  # rounding errors of float steps add up
-    for shift in (0.5,) if spacing.is_opened else (0.0, 0.5):  # 0.5: the value is the centre of a voxel; 0: its corner
+    for shift in (0.5,) if spacing.is_opened else (0.0, 0.5):  # 0.5: the value is the center of a voxel; 0: its corner
         if abs(first - shift - round(first - shift)) < tolerance:
             return round(first - shift)
-    expected = "not the centre" if spacing.is_opened else "neither the corner nor the centre"
+    expected = "not the center" if spacing.is_opened else "neither the corner nor the center"
     raise ValueError(f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: {expected} of a voxel; give offset=")
 
 

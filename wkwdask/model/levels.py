@@ -174,19 +174,19 @@ def base_level(sizes: Sequence[Lengths | None], are_readable: Sequence[bool]) ->
     return order[0]
 
 
-def offset_from_centre(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
-    """Return the first voxel [voxels of the mag] of an array, given the centre of that voxel.
+def offset_from_center(center: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
+    """Return the first voxel [voxels of the mag] of an array, given the center of that voxel.
 
     Notes
     -----
-    Some software states the centre of the first voxel, some its corner, some nothing: all of these are closest to the same voxel.
+    Some software states the center of the first voxel, some its corner, some nothing: all of these are closest to the same voxel.
 
     Examples
     --------
-    >>> offset_from_centre((6, 38, 6), (4, 4, 4), (4, 4, 4)), offset_from_centre((0, 32, 0), (4, 4, 4), (4, 4, 4))
+    >>> offset_from_center((6, 38, 6), (4, 4, 4), (4, 4, 4)), offset_from_center((0, 32, 0), (4, 4, 4), (4, 4, 4))
     ((0, 2, 0), (0, 2, 0))
     """
-    voxels = [(place / unit - (factor - 1) / 2) / factor for place, unit, factor in zip(centre, base, ratio, strict=True)]
+    voxels = [(place / unit - (factor - 1) / 2) / factor for place, unit, factor in zip(center, base, ratio, strict=True)]
     if not all(abs(voxel) <= _MAX_OFFSET for voxel in voxels):  # also true for NaN
         return 0, 0, 0
     return vec3([math.floor(voxel + _HALF) for voxel in voxels])

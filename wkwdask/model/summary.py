@@ -191,7 +191,7 @@ def _scale_json(scale: ScaleSummary) -> dict[str, Any]:
 
 
 def summarize_arrays(url: str | os.PathLike[str], layers: Sequence[Image]) -> VolumeSummary:
-    """Summarise images from their metadata; local files are counted."""
+    """Summarize images from their metadata; local files are counted."""
     volumes = [level.open() for layer in layers for level in layer.levels if not level.problem]
     several = len(layers) > 1
     scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.selected]

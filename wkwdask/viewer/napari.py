@@ -80,12 +80,12 @@ def _read_image(image: Image, volumes: Volumes, *, are_ids: bool) -> list[LayerD
     box = _common_box(list(volumes.values()))
     lengths = lengths_in(mag, size or (1.0, 1.0, 1.0))
     first = box.in_mag(mag).topleft
-    # As in OME-NGFF, the centre of voxel 0 of mag 1 is at 0.
-    centres = [t * length + (length - length / m) / 2 for t, length, m in zip(first, lengths, mag.factors, strict=True)]
+    # As in OME-NGFF, the center of voxel 0 of mag 1 is at 0.
+    centers = [t * length + (length - length / m) / 2 for t, length, m in zip(first, lengths, mag.factors, strict=True)]
     attributes: dict[str, Any] = {
         "name": image.name,
         "scale": lengths[::-1],
-        "translate": tuple(centres[::-1]),
+        "translate": tuple(centers[::-1]),
         "axis_labels": ("z", "y", "x"),
         "multiscale": len(volumes) > 1,
         "cache": False,  # with its cache, napari decodes whole chunks for each section

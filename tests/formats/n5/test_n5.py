@@ -24,8 +24,8 @@ IDS = labels(SHAPE, np.uint64)[0]
 
 def transform(length, first, step=1):
     """Place a level whose first voxel is a given one of its mag, as Janelia's software writes it."""
-    centres = [(n * step + (step - 1) / 2) * length for n in first]
-    return {"transform": {"axes": ["z", "y", "x"], "scale": [length * step] * 3, "translate": centres[::-1], "units": ["nm"] * 3}}
+    centers = [(n * step + (step - 1) / 2) * length for n in first]
+    return {"transform": {"axes": ["z", "y", "x"], "scale": [length * step] * 3, "translate": centers[::-1], "units": ["nm"] * 3}}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def _engine(name):
 def test_xarray(container):
     dataset = xr.open_dataset(f"n5://{container}/em", engine="n5", mag=2)
     np.testing.assert_array_equal(dataset["em"].values, EM[::2, ::2, ::2])
-    assert dataset["em"].sel(x=slice(32, 48)).sizes["x"] == 2  # centres of voxels 4 and 5 of mag 2 [nm]
+    assert dataset["em"].sel(x=slice(32, 48)).sizes["x"] == 2  # centers of voxels 4 and 5 of mag 2 [nm]
     assert (dataset.x.attrs["units"], dataset.attrs["mag"]) == ("nm", "2")
     tree = xr.open_datatree(container, engine="n5")
     assert sorted(tree.groups) == ["/", "/cells", "/cells/1", "/em", "/em/1", "/em/2"]

@@ -95,9 +95,9 @@ def test_odd_axes():
         dataset_axes(dataset(dimensions=[5, 6, 7, 1, 3], blockSize=[4] * 5), {}, "f")
 
 
-def cosem(length, centre=0.0, unit="nm"):
+def cosem(length, center=0.0, unit="nm"):
     """``transform`` as Janelia's software writes it."""
-    return {"transform": {"axes": ["z", "y", "x"], "scale": [length] * 3, "translate": [centre] * 3, "units": [unit] * 3}}
+    return {"transform": {"axes": ["z", "y", "x"], "scale": [length] * 3, "translate": [center] * 3, "units": [unit] * 3}}
 
 
 def placed(group, *levels):
@@ -126,7 +126,7 @@ def test_conventions():
 
 
 def test_places():
-    """Levels are put on the nearest voxels of their mags, whether centres of voxels are stated, or corners."""
+    """Levels are put on the nearest voxels of their mags, whether centers of voxels are stated, or corners."""
     found = placed({}, ([100] * 3, cosem(4, 400)), ([50] * 3, cosem(8, 402)))
     assert [level.offset for level in found] == [(100, 100, 100), (50, 50, 50)]
     found = placed({}, ([100] * 3, cosem(4, 400)), ([50] * 3, cosem(8, 400)), ([25] * 3, cosem(16, 400)))

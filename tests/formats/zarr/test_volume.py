@@ -151,13 +151,13 @@ def test_broken_and_replaced(tmp_path):
 # ------------------------------------------------------------------------------------------------ layers
 
 
-def image(scales, centres=None, units="nanometer", **others):
+def image(scales, centers=None, units="nanometer", **others):
     """Attributes of an image of axes z, y, x."""
     datasets = []
     for number, scale in enumerate(scales):
         steps = [{"type": "scale", "scale": scale}]
-        if centres is not None:
-            steps.append({"type": "translation", "translation": centres[number]})
+        if centers is not None:
+            steps.append({"type": "translation", "translation": centers[number]})
         datasets.append({"path": f"{number}", "coordinateTransformations": steps})
     axes = [{"name": letter, "type": "space", **({} if units is None else {"unit": units})} for letter in "zyx"]
     return {"ome": {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets, **others}]}}

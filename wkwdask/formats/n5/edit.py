@@ -1,6 +1,6 @@
 """Edit the ``attributes.json`` of N5 groups and datasets: geometry of levels, new and removed levels, and their numbers.
 
-Positions are written as ``transform`` (voxel centres, slowest axis first) for WEBKNOSSOS, Janelia's software and xarray-ome-ngff. Factors and voxel sizes are
+Positions are written as ``transform`` (voxel centers, slowest axis first) for WEBKNOSSOS, Janelia's software and xarray-ome-ngff. Factors and voxel sizes are
 also written as ``downsamplingFactors``, ``scales`` and ``pixelResolution`` for n5-viewer, BigDataViewer and Neuroglancer. A group of other software keeps its
 own description of levels: a new level is added to the lists that it has, and a list that it lacks would hide its other levels.
 """
@@ -57,7 +57,7 @@ class LevelGeometry:
     base_factors: Lengths = (1.0, 1.0, 1.0)
     """Downsampling factors of the finest dataset, which are not 1 if the full resolution was removed."""
     origin: Lengths = (0.0, 0.0, 0.0)
-    """Centre of voxel 0 of the finest dataset [nm, or voxels of it]."""
+    """Center of voxel 0 of the finest dataset [nm, or voxels of it]."""
 
     @property
     def full_lengths_nm(self) -> Lengths | None:
@@ -66,9 +66,9 @@ class LevelGeometry:
 
     @property
     def placement(self) -> Placement:
-        """Voxel size and centre of the first voxel."""
+        """Voxel size and center of the first voxel."""
         base = self.base_lengths_nm or (1.0, 1.0, 1.0)
-        # A voxel of mag m covers m voxels of the finest mag, so the centre of its voxel 0 lies (m - 1) / 2 of them after the origin.
+        # A voxel of mag m covers m voxels of the finest mag, so the center of its voxel 0 lies (m - 1) / 2 of them after the origin.
         steps = zip(self.origin, base, self.offset, self.mag.factors, strict=True)
         x, y, z = (start + length * (first * factor + (factor - 1) / 2) for start, length, first, factor in steps)
         return Placement(lengths_in(self.mag, base), (x, y, z), self.base_lengths_nm is not None)
@@ -80,7 +80,7 @@ class LevelGeometry:
             "ordering": "C",
             "axes": list(names)[::-1],
             "scale": by_axis(names, place.scale, 1.0)[::-1],
-            "translate": by_axis(names, place.centre, 0.0)[::-1],
+            "translate": by_axis(names, place.center, 0.0)[::-1],
             "units": by_axis(names, ["nm" if place.is_nm else ""] * 3, "")[::-1],
         }
 

@@ -3,7 +3,7 @@
 The N5 specification has none of them. Other software stores them by several conventions, in the
 order in which they are tried here; malformed attributes are ignored.
 
-1. ``transform``, also in ``multiscales``: voxel size and centre of the first voxel of one array
+1. ``transform``, also in ``multiscales``: voxel size and center of the first voxel of one array
    (Janelia COSEM, WEBKNOSSOS).
 2. ``pixelResolution``, ``downsamplingFactors`` and ``scales``: voxel size of the full resolution, and
    factors of each level (n5-viewer, BigDataViewer).
@@ -23,7 +23,7 @@ import numpy as np
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, guess_ratio, nm_per_unit, place_fault, xyz_values
 from wkwdask.formats.n5.attributes import dataset_axes, group_factors, level_number, names_of_axes
-from wkwdask.model.levels import base_level, factors_by_shape, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.model.levels import base_level, factors_by_shape, mag_from_ratio, offset_from_center, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +36,10 @@ _ROUNDING = 1e-6  # of a voxel
 
 
 class Placement(NamedTuple):
-    """Voxel size and centre of the first voxel, along x, y, z."""
+    """Voxel size and center of the first voxel, along x, y, z."""
 
     scale: Lengths
-    centre: Lengths
+    center: Lengths
     is_nm: bool
     """Whether both are nanometers; else their unit is unknown, and only their ratio counts."""
 
@@ -48,7 +48,7 @@ class Placement(NamedTuple):
         return (
             self.is_nm == other.is_nm
             and np.allclose(self.scale, other.scale, rtol=1e-6, atol=0)
-            and np.allclose(self.centre, other.centre, rtol=0, atol=1e-6 * min(other.scale))
+            and np.allclose(self.center, other.center, rtol=0, atol=1e-6 * min(other.scale))
         )
 
 
@@ -70,13 +70,13 @@ def parse_transform(transform: Any) -> Placement | None:
         return None
     letters = [str(name).lower() for name in transform["axes"]]
     scale = _xyz_values(transform.get("scale"), letters)
-    centre = _xyz_values(transform.get("translate", [0.0] * len(letters)), letters, 0.0)
-    if scale is None or centre is None or min(scale) <= 0:
+    center = _xyz_values(transform.get("translate", [0.0] * len(letters)), letters, 0.0)
+    if scale is None or center is None or min(scale) <= 0:
         return None
     per_unit = _units(transform.get("units"), letters)
     if per_unit is None:
-        return Placement(scale, centre, is_nm=False)
-    return Placement(scale_lengths(scale, per_unit), scale_lengths(centre, per_unit), is_nm=True)
+        return Placement(scale, center, is_nm=False)
+    return Placement(scale_lengths(scale, per_unit), scale_lengths(center, per_unit), is_nm=True)
 
 
 class _Resolution(NamedTuple):
@@ -196,12 +196,12 @@ class LevelMetadata:
         return None if lengths is None else scale_lengths(lengths, self.factors or _ONE)
 
     def origin_in(self, lengths_nm: Lengths | None) -> Lengths:
-        """Return the centre of voxel 0 [nm, or voxels without a voxel size]."""
+        """Return the center of voxel 0 [nm, or voxels without a voxel size]."""
         base = lengths_nm or _ONE
         if self.transform is not None and self.transform.is_nm == (lengths_nm is not None):
             first = self._first_voxel(self, _ONE)
-            shift = [(place - length * n) / length for place, length, n in zip(self.transform.centre, self.transform.scale, first, strict=True)]
-        else:  # factors count from the corner of the full resolution, whose voxel 0 has its centre at 0
+            shift = [(place - length * n) / length for place, length, n in zip(self.transform.center, self.transform.scale, first, strict=True)]
+        else:  # factors count from the corner of the full resolution, whose voxel 0 has its center at 0
             shift = [(1 - 1 / factor) / 2 for factor in self.factors or _ONE]
         return scale_lengths(base, [part if abs(part) > _ROUNDING else 0.0 for part in shift])
 
@@ -252,7 +252,7 @@ class LevelMetadata:
         if None in sizes:
             return
         for n, axis in enumerate("xyz"):
-            own, its = ((size[n], place.scale[n], place.centre[n]) for size, place in zip(sizes, placements, strict=True) if size is not None)
+            own, its = ((size[n], place.scale[n], place.center[n]) for size, place in zip(sizes, placements, strict=True) if size is not None)
             fault = place_fault(its, own)
             if fault is not None and axis in self.letters:
                 kind, found, expected = fault
@@ -269,12 +269,12 @@ class LevelMetadata:
         """Return the absolute first voxel [voxels of the level]."""
         if self.transform is not None:
             transforms = self._transforms(base) if base.transform is not None else None
-            return offset_from_centre(self.transform.centre, ratio_of(self.transform.scale, ratio) if transforms is None else transforms[1].scale, ratio)
+            return offset_from_center(self.transform.center, ratio_of(self.transform.scale, ratio) if transforms is None else transforms[1].scale, ratio)
         if self.offset is None:
             return 0, 0, 0
         lengths = _ONE if self.resolution is None else self.resolution.lengths
         if not self._has_other_size(base):
             lengths = scale_lengths(lengths, self.factors or scale_lengths(ratio, base.factors or _ONE))
-        # the offset is the centre of the first voxel of the finest level
-        centre = [place + (length - length / step) / 2 for place, length, step in zip(self.offset, lengths, ratio, strict=True)]
-        return offset_from_centre(centre, ratio_of(lengths, ratio), ratio)
+        # the offset is the center of the first voxel of the finest level
+        center = [place + (length - length / step) / 2 for place, length, step in zip(self.offset, lengths, ratio, strict=True)]
+        return offset_from_center(center, ratio_of(lengths, ratio), ratio)

@@ -35,7 +35,7 @@ from wkwdask.formats.zarr.layer import FORMAT as ZARR
 from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import import_extra
-from wkwdask.model.levels import length_nm, offset_from_centre
+from wkwdask.model.levels import length_nm, offset_from_center
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
@@ -372,7 +372,7 @@ def _cremi_position(data: Any) -> Vec3:
     lengths, offset = _valid_lengths(_xyz_attribute(data, "resolution")), _xyz_attribute(data, "offset")
     if lengths is None or len(offset) != 3 or not all(math.isfinite(place) for place in offset):
         return 0, 0, 0
-    return offset_from_centre(offset, lengths, (1.0, 1.0, 1.0))
+    return offset_from_center(offset, lengths, (1.0, 1.0, 1.0))
 
 
 def _xyz_attribute(data: Any, name: str) -> list[float]:

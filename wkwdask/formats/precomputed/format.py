@@ -100,7 +100,7 @@ class PrecomputedFormat(ArrayFormat):
 
 
 def _summarize(image: Image, level: Level) -> ScaleSummary:
-    """Summarise a scale from ``info``, and count its files if they are local."""
+    """Summarize a scale from ``info``, and count its files if they are local."""
     if level.problem:
         return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
     scale: Scale = level.details

@@ -127,7 +127,7 @@ class TargetVolume(TargetFolder):
             if mag != MAG_1:
                 raise ValueError(f"{self.folder}: has no scales yet; mag= adds a coarser scale to an existing volume")
             if lengths is None:
-                raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
+                raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometers, such as (4, 4, 40)")
             return lengths
         resolution = self._resolution_of(mag, self.info)
         if self.destination.required_voxel_size_nm is not None and not same_resolution(resolution, lengths_in(mag, self.destination.required_voxel_size_nm)):

@@ -145,7 +145,7 @@ class JsonRepair(DocumentRepair):
         head, kept, others = valid_parts(read_object(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
-            self.left.append(Unrepaired(fault, "the voxel size is in no file: pass voxel_size= in nanometres"))
+            self.left.append(Unrepaired(fault, "the voxel size is in no file: pass voxel_size= in nanometers"))
             return True
         # Valid fields and layers of the old document stay. A broken layer is restored from its files, and keeps its other fields. A broken entry
         # without files stays unchanged, because nothing better is known.

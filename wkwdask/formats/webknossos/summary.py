@@ -81,7 +81,7 @@ class DatasetSummary(Card):
     """Summary of a dataset, a layer or a mag."""
 
     path: str
-    """Path that was summarised."""
+    """Path that was summarized."""
     voxel_size_nm: tuple[float, float, float] | None
     """Edge lengths of a mag-1 voxel along x, y, z [nm]; None without a JSON."""
     layers: tuple[LayerSummary, ...]
@@ -112,7 +112,7 @@ class DatasetSummary(Card):
 
 
 def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
-    """Summarise a dataset, layer or mag: headers are read, and all files are counted."""
+    """Summarize a dataset, layer or mag: headers are read, and all files are counted."""
     located = locate(url)
     sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
     if not sources and located.invalid_layers:
@@ -140,7 +140,7 @@ def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
 
 
 def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
-    """Summarise a mag; one stored as Zarr or N5 has no block length."""
+    """Summarize a mag; one stored as Zarr or N5 has no block length."""
     is_array = is_arrays_layer(layer)
     real = None if layer.container.dataset_folder is None else external_location(layer.container.dataset_folder, folder)
     num_files: int | None

@@ -1,7 +1,7 @@
 """OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes and translations. Does no I/O.
 
-Reads versions 0.1 to 0.6 and writes 0.4 to 0.6. The specification leaves open whether a coordinate is the centre or a corner of a voxel. wkwdask writes
-centres: coordinate 0 is the centre of voxel 0 of mag 1, as most readers assume.
+Reads versions 0.1 to 0.6 and writes 0.4 to 0.6. The specification leaves open whether a coordinate is the center or a corner of a voxel. wkwdask writes
+centers: coordinate 0 is the center of voxel 0 of mag 1, as most readers assume.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wkwdask.errors import UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, guess_ratio, nm_per_unit, xyz_values
 from wkwdask.formats.axes import axis_letter, name_by_type, names_in
 from wkwdask.formats.zarr.coordinate_systems import INTRINSIC, dataset_entry, parse_placed, steps_of
-from wkwdask.model.levels import base_level, factors_by_shape, finest_first, is_number, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.model.levels import base_level, factors_by_shape, finest_first, is_number, lengths_in, mag_from_ratio, offset_from_center, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class PyramidLevel:
     path: str
     lengths: Lengths
     translation: Lengths
-    """Centre of its voxel 0 along x, y, z."""
+    """Center of its voxel 0 along x, y, z."""
 
 
 def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> PyramidLevel:
@@ -57,9 +57,9 @@ def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None
     """
     size = (1.0, 1.0, 1.0) if voxel_size is None else voxel_size
     lengths = lengths_in(mag, size)
-    # A voxel of mag m covers m voxels of mag 1, so its centre lies (m - 1) / 2 of them further:
-    #     mag 1   | 0 | 1 | 2 | 3 |      centres at 0, 1, 2, 3
-    #     mag 2   |   0   |   1   |      centres at 0.5, 2.5: scale 2, translation 0.5
+    # A voxel of mag m covers m voxels of mag 1, so its center lies (m - 1) / 2 of them further:
+    #     mag 1   | 0 | 1 | 2 | 3 |      centers at 0, 1, 2, 3
+    #     mag 2   |   0   |   1   |      centers at 0.5, 2.5: scale 2, translation 0.5
     shift = [first * length + (factor - 1) / 2 * base for first, length, factor, base in zip(topleft, lengths, mag.factors, size, strict=True)]
     return PyramidLevel(path, lengths, (shift[0], shift[1], shift[2]))
 
@@ -233,7 +233,7 @@ class NgffLevel:
     scale: tuple[float, ...] | None
     """Size of a voxel along all axes; None if not stated."""
     translation: tuple[float, ...] | None
-    """Centre of voxel 0 along all axes; None if not stated."""
+    """Center of voxel 0 along all axes; None if not stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +353,7 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     for level, letters, scale, size in zip(image.levels, axes, known, sizes, strict=True):
         base, translation = known[first], xyz_values(level.translation, letters, 0.0)
         ratio = factors_by_shape(ratio_of(scale, base), sizes[first], size)
-        offset = (0, 0, 0) if translation is None else offset_from_centre(translation, base, ratio)
+        offset = (0, 0, 0) if translation is None else offset_from_center(translation, base, ratio)
         lengths = [length if factor == length / unit else unit * factor for length, unit, factor in zip(scale, base, ratio, strict=True)]
         geometries.append(ArrayGeometry(letters, mag_from_ratio(ratio), None if units is None else scale_lengths(lengths, units), offset))
     return geometries

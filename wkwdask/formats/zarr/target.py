@@ -106,10 +106,10 @@ class NgffTarget(TargetFolder):
             if size is None and self._entries:  # an image without units, whose finest array is mag 1
                 size = min(filter(None, (_base_size(stored, Mag(1, 1, 1), shared) for stored in self._entries)), default=None)
             if size is None and first.is_copy and like is not None:
-                given = "convert() with voxel_size= writes it, such as (4, 4, 40): the edge lengths of a voxel along x, y, z in nanometres"
+                given = "convert() with voxel_size= writes it, such as (4, 4, 40): the edge lengths of a voxel along x, y, z in nanometers"
                 raise ValueError(f"{like.name}: states no voxel size, which its copy as an image needs; {given}")
             if size is None:
-                raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
+                raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometers, such as (4, 4, 40)")
             levels = [self._new_level(extent.mag, extent.topleft, size, shared) for extent in extents]
             edit, lost = self._edit(first, levels, shared, version, is_label=is_label)
             paths = [level.path for level in levels]
