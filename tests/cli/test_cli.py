@@ -111,7 +111,7 @@ def test_dry_run_prints_the_plan_alone(dataset, call, more):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith(f"pyramid of {dataset / 'color' / '1'}, by {'mean ignoring zeros' if more[:1] == ('--ignore-zero',) else 'median'}, stored as")
-    assert [line.split()[0] for line in lines[-4:]] == ["reads", "writes", "memory", "time"]
+    assert [line.split()[0] for line in lines[-5:]] == ["reads", "writes", "space", "memory", "time"]
     assert "reads    18 files" in out
     assert tree(dataset) == before
     assert call("pyramid", dataset, "--layer", "color", *more)[0] == 0

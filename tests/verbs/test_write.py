@@ -367,7 +367,7 @@ def test_chunk_of_another_type_is_refused(tmp_path):
     wrong = da.zeros((16, 16, 16), chunks=8, dtype=np.uint8).map_blocks(lambda block: (block + 0.5).astype(np.float32), dtype=np.uint8)
     with pytest.raises(ValueError, match="a chunk is float32, but the array declares uint8"):
         wkwdask.to_wkw(wrong, tmp_path / "x" / "1", block_len=8, file_len=1)
-    assert [path.name for path in tmp_path.rglob("*")] == ["x"]
+    assert list(tmp_path.rglob("*")) == []
 
 
 @pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")  # of the chunks that were written

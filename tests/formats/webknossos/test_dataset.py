@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import shutil
@@ -347,8 +346,8 @@ def test_a_json_that_may_not_be_read(dataset, monkeypatch):
             raise PermissionError(13, "Permission denied", name)
         return before(name, *args, **options)
 
-    before = builtins.open
-    monkeypatch.setattr(builtins, "open", refuse)
+    before = os.open
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(PermissionError, match=JSON_NAME):
         wkwdask.open(dataset)
 
