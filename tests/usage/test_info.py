@@ -67,16 +67,23 @@ def test_narrow_terminals_lose_nothing(dataset, monkeypatch, command):
     assert {word for word in wide if word[0].isdigit()} <= set(words_of(command, dataset))
 
 
-@pytest.mark.parametrize(
-    ("record", "prefix"), [("info", "precomputed"), ("zarr.json", "zarr"), (".zarray", "zarr"), ("attributes.json", "n5")], ids=lambda value: value.strip(".")
-)
-def test_a_web_address_without_a_format_names_the_prefix_to_write(tmp_path, record, prefix):
+@pytest.mark.parametrize("write", [wkwdask.to_precomputed, wkwdask.to_n5, wkwdask.to_zarr], ids=lambda write: write.__name__)
+def test_a_web_address_without_a_format_opens_as_the_format_of_its_documents(tmp_path, write):
     pytest.importorskip("obstore", reason="reads http")
-    (tmp_path / "em").mkdir()
-    (tmp_path / "em" / record).write_text("{}")
+    voxels = np.arange(512, dtype=np.uint16).reshape(1, 8, 8, 8)
+    report = write(voxels, tmp_path / "em", **({} if write is wkwdask.to_n5 else {"voxel_size": (4, 4, 40)}))
+    folder = report.mags[0].path if write is wkwdask.to_n5 else tmp_path / "em"
     with range_server(tmp_path) as server:
-        done = run_here("info", f"{server.url}/em")
-        assert f"{server.url}/em: this is a volume of the format {prefix}; write {prefix}://{server.url}/em" in done.stderr
+        url = f"{server.url}/{os.path.relpath(folder, tmp_path)}"
+        np.testing.assert_array_equal(wkwdask.read(url), voxels)
+        assert wkwdask.info(url).dtype == "uint16"
+        done = run_here("info", url)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_web_address_without_documents_names_the_prefixes(tmp_path):
+    pytest.importorskip("obstore", reason="reads http")
+    with range_server(tmp_path) as server:
         done = run_here("info", f"{server.url}/none")
         assert f"precomputed://{server.url}/none or n5://{server.url}/none or zarr://{server.url}/none" in done.stderr
     assert done.returncode == 1

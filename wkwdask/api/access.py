@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import explain_missing, find, open_cached, open_stored, use_storage_options
+from wkwdask.formats.opening import explain_missing, find, open_cached, open_stored, recognised_url, use_storage_options
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.kernels.arrays import empty_aligned
@@ -413,5 +413,8 @@ def info(url: str | os.PathLike[str], *, layer: str | None = None, storage_optio
     try:
         return (format_of(url) or default_format()).summarize(url)  # type: ignore[return-value]
     except MissingError:
+        recognised = recognised_url(url)
+        if recognised != url:
+            return info(recognised)
         explain_missing(url)
         raise

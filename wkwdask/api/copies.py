@@ -119,10 +119,14 @@ def rechunk(
     rechunk_options = RechunkOptions(make_options(source_format.options, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
     find_levels = partial(source_format.level_copies, url, target, layers, parse_levels(mags), allow_external=allow_external)
+    notes = [] if target is None else source_format.copy_warnings(url, find_levels(), layers)
     reports = _rechunk_levels(
         source_format, find_levels, rechunk_options, existing, verify, partial(source_format.prepare_copy, url, target), force_space=force_space
     )
-    return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
+    if not reports:
+        return Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
+    report = merge_reports(reports)
+    return replace(report, note="; ".join(filter(None, (report.note, *notes))))
 
 
 def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None = None, *, compression: str | None = None, **options: Any) -> Report:

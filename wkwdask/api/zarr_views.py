@@ -264,6 +264,7 @@ def n5_store(url: str | os.PathLike[str]) -> Any:
     >>> zarr.open_array(wkwdask.n5_store(f"{folder}/v.n5/raw"), mode="r").shape  # doctest: +SKIP
     (100, 80, 60)
     """
+    import_extra("zarr", "n5_store", "zarr")
     from wkwdask.formats.n5.zarr_store import open_n5_store
 
     return open_n5_store(url)

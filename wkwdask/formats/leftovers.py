@@ -55,7 +55,7 @@ def is_external_temporary(path: str) -> bool:
 
 
 def age_seconds(path: str) -> float:
-    """Return the seconds since the last write to a file, or to any file below a folder; without files, the seconds since 1970."""
+    """Return the seconds since the last write to a file, or to any file below a folder; without files, the seconds since 1970. Never negative."""
     latest = 0.0
     for folder, _, names in [("", [], [path]), *files.walk(path)]:
         for name in names:
@@ -63,7 +63,7 @@ def age_seconds(path: str) -> float:
                 latest = max(latest, files.lstat(join(folder, name)).st_mtime)
             except FileNotFoundError:
                 continue
-    return time.time() - latest
+    return max(0.0, time.time() - latest)
 
 
 def describe_age(path: str) -> str:

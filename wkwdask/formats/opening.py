@@ -53,8 +53,22 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     try:
         return its_format.find(url, chunk_size)
     except MissingError:
+        recognised = recognised_url(url)
+        if recognised != url:
+            return find(recognised, chunk_size)
         explain_missing(url)
         raise
+
+
+def recognised_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return a remote URL that names no format with the prefix of the format whose documents are there; other URLs are returned unchanged."""
+    text = os.fspath(url)
+    if is_remote(text) and format_of(url) is None:
+        store = open_store(text)
+        for fmt in formats():
+            if fmt.documents and any(data is not None for data in store.read_whole(fmt.documents, _LARGEST_RECORD)):
+                return fmt.url_name.prefixes[0] + text
+    return url
 
 
 def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> None:
@@ -70,16 +84,21 @@ def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] 
 def explain_missing(url: str | os.PathLike[str]) -> None:
     """Raise an error that says how to name what a user may mean: a format by a prefix, or a path in a zip. Other URLs pass."""
     text = os.fspath(url)
+    _check_zips_exist(location_of(text))
     if not is_remote(location_of(text)):
         _explain_missing_in_zip(text)
     if not is_remote(text) or format_of(url) is not None:
         return
-    store = open_store(text)
-    for fmt in formats():
-        if fmt.documents and any(data is not None for data in store.read_whole(fmt.documents, _LARGEST_RECORD)):
-            raise UnsupportedError(f"{text}: this is a volume of the format {fmt.name}; write {fmt.name}://{text}")
     prefixes = [fmt.url_name.prefixes[0] for fmt in formats() if fmt.url_name.prefixes]
     raise MissingError(f"{text}: no dataset, layer or mag of WEBKNOSSOS here; other formats need a prefix: {' or '.join(f'{each}{text}' for each in prefixes)}")
+
+
+def _check_zips_exist(location: str) -> None:
+    """Raise MissingError that names the zip, if one that a path leads through does not exist."""
+    path = location if is_remote(location) else local_path(location)
+    for end in (match.start() for match in re.finditer(re.escape(ZIP), path)):
+        if not files.exists(path[:end]):
+            raise MissingError(f"{path[:end]}: no such zip file")
 
 
 def _explain_missing_in_zip(text: str) -> None:

@@ -85,6 +85,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "mag.remote": (WARNING, "not on this file system: not checked"),
     "mag.empty": (NOTE, "no data files: the whole mag reads as zeros"),
     "layer.format": (WARNING, "not stored as WKW, Zarr or N5: not checked"),
+    "layer.twice": (ERROR, "software disagrees which layer of this name to read; opening it by its name or folder fails"),
     "layer.unlisted": (WARNING, "the JSON does not list this layer: WEBKNOSSOS does not show it"),
     # left over
     "leftover.temporary": (WARNING, "an incomplete file of an interrupted process; no software reads it"),

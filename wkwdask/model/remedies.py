@@ -49,6 +49,7 @@ REMEDIES: dict[str, str] = {
     "mag.twice": "compare the two, and remove one",
     "mag.remote": "verify a local copy",
     "layer.format": "verify the volume itself, with the prefix of its format, such as precomputed://PATH",
+    "layer.twice": "rename or remove the other layers of this name in the JSON",
     "layer.unlisted": "repair adds it to the JSON",
     "leftover.temporary": "repair removes it once no process can be writing it (older_than)",
     "leftover.folder": "repair removes it with remove_copies=True, if the layer has all of its voxels",

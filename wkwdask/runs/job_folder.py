@@ -20,6 +20,7 @@ import contextlib
 import errno
 import os
 import secrets
+import time
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -269,12 +270,11 @@ class JobFolder:
         finally:
             self._release()
 
-    def started_at(self) -> float:
-        """Return when this process created or took over the folder, or submitted the job array [seconds since the epoch]."""
+    def seconds(self) -> float:
+        """Return the time since this process created or took over the folder, or submitted the job array [s]; 0 if the clock was set back meanwhile."""
         batch = read_batch(self.root)
-        if batch is not None:
-            return batch.rounds[0].time
-        return files.stat(f"{self.root}/{OWNER_NAME}").st_mtime
+        started = files.stat(f"{self.root}/{OWNER_NAME}").st_mtime if batch is None else batch.rounds[0].time
+        return max(0.0, time.time() - started)
 
     def _paths(self, root: str) -> RecordPaths:
         """Return the paths that records of a job may name: those in datasets that this job may change."""

@@ -154,9 +154,9 @@ def region_of(root: str) -> ShardBox | None:
 
 
 def age_seconds(root: str) -> float:
-    """Return the time since a folder changed, 0 if it is gone."""
+    """Return the time since a folder changed, 0 if it is gone or the clock was set back."""
     try:
-        return time.time() - files.stat(root).st_mtime
+        return max(0.0, time.time() - files.stat(root).st_mtime)
     except FileNotFoundError:
         return 0.0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +211,7 @@ class StagedMags:
         rows_of_all = pyramid_records(tallies) if self.is_pyramid else [tally.shards for tally in tallies]
         job_folder = self._job_folder()
         keep_progress(job_folder.root, tallies[0].target.folder)
-        seconds = time.time() - job_folder.started_at()
+        seconds = job_folder.seconds()
         reports = [tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)]
         if self.box is not None:
             reports = [replace(report, voxels=self.box.volume) for report in reports]

@@ -183,7 +183,7 @@ class Update(Work[Report]):
         if not self.job.box_was_given:
             for mag in self.mags:
                 self._record_source(mag)
-        seconds = time.time() - self.folder.started_at()
+        seconds = self.folder.seconds()
         self.folder.discard()
         tallies = self.job.tallies
         rebuilt = sum(tally.expected for tally in tallies)

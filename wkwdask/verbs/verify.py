@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, LockedError
+from wkwdask.errors import CorruptError, LockedError, MissingError
+from wkwdask.formats.opening import explain_missing, recognised_url
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.faults import ERROR, NOTE, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
@@ -288,7 +289,14 @@ def lay_out_verification(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0 <= pyramid <= 1:
         raise ValueError(f"pyramid must be True, False or a fraction from 0 to 1, got {pyramid!r}")
-    scope = its_format.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None)
+    try:
+        scope = its_format.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None)
+    except MissingError:
+        recognised = recognised_url(url)
+        if recognised != url:
+            return lay_out_verification(recognised, layers, mags, decode=decode, pyramid=pyramid, method=method)
+        explain_missing(url)
+        raise
     return Verification(its_format, scope, decode=decode, pyramid=pyramid, method=method)
 
 

@@ -6,7 +6,6 @@ A shard that is too large for one task is encoded in parts, which a further task
 from __future__ import annotations
 
 import errno
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +211,7 @@ class StagedRegion(StagedMags):
             except PermissionError as error:
                 note = "; ".join(filter(None, (note, f"{self.edit.kind} was not changed: {error}")))
         job_folder = self._job_folder()
-        seconds = time.time() - job_folder.started_at()
+        seconds = job_folder.seconds()
         job_folder.discard()
         return Report((report,), self.nbytes_in, seconds, note)
 

@@ -56,7 +56,9 @@ _MAX_GROUPS = 100_000
 def is_n5(path: str) -> bool:
     """Return whether a local folder is an N5 container, group or dataset; one with WKW in it is not."""
     is_level = files.isfile(f"{path}/s0/{FILE_NAME}")
-    if not (is_level or files.isfile(f"{path}/{FILE_NAME}")) or is_mag_or_dataset(path):
+    if not (is_level or files.isfile(f"{path}/{FILE_NAME}")):
+        return _is_bare_group(path)
+    if is_mag_or_dataset(path):
         return False
     try:
         document = read_attributes(open_store(path)) or {}
@@ -65,6 +67,16 @@ def is_n5(path: str) -> bool:
     if is_dataset(document):  # its folders hold blocks, and may be very many, so they are not searched for WKW
         return True
     return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not contains_wkw(path)
+
+
+def _is_bare_group(path: str) -> bool:
+    """Return whether a local folder is a container without attributes, named ``.n5``, or a group in it that has nothing but folders."""
+    if path.endswith(".n5"):
+        return files.isdir(path) and not contains_wkw(path)
+    if ".n5/" not in path or not files.isdir(path):
+        return False
+    with files.scandir(path) as entries:
+        return all(entry.is_dir() for entry in entries) and not contains_wkw(path)
 
 
 def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:

@@ -5,14 +5,15 @@ A read of a box reads only the rows or chunks that the box touches. Files are no
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import math
 import os
 import re
 import zlib
 from collections import deque
-from contextlib import closing
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,19 @@ def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
     path = abspath(file.filename)
     with reading(f"{path}:/{key.lstrip('/')}", "HDF5 dataset"):
         return _LinkResolver(dirname(files.realpath(path)), allow_external=allow_external).item(file, key, path)
+
+
+def check_filters(data: Any, name: str) -> None:
+    """Raise ModuleNotFoundError if a dataset is compressed with a filter that is not installed; ``hdf5plugin`` is imported where HDF5 itself lacks one."""
+    h5z, plist = import_extra("h5py", name).h5z, data.id.get_create_plist()
+    for number, _, _, title in map(plist.get_filter, range(plist.get_nfilters())):
+        if h5z.filter_avail(number):
+            continue
+        with contextlib.suppress(ModuleNotFoundError):
+            import_module("hdf5plugin")  # registers its filters in this process
+        if not h5z.filter_avail(number):
+            label = f"{number} ({title.decode(errors='replace')})" if title else str(number)
+            raise ModuleNotFoundError(f"{name}: needs the HDF5 filter {label}, which is not installed: pip install hdf5plugin", name="hdf5plugin")
 
 
 class _LinkResolver:
@@ -194,6 +208,7 @@ def _opened(ref: ArrayRef) -> Any:
     array = _open_files.get(key)
     if array is None:
         array = open_hdf5(ref.path, rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key]
+        check_filters(array, ref.name)
         _open_files.put(key, array)
     return array
 
@@ -207,7 +222,7 @@ def _unpacked(ref: ArrayRef) -> files.OpenFile:
 def _unpack(ref: ArrayRef) -> files.OpenFile:
     remaining = ref.offset + math.prod(ref.shape) * np.dtype(ref.dtype).itemsize
     output, file = files.unnamed_file()
-    with closing(output), files.open_stream(ref.path) as packed, gzip.GzipFile(fileobj=packed) as stream:
+    with contextlib.closing(output), files.open_stream(ref.path) as packed, gzip.GzipFile(fileobj=packed) as stream:
         done = 0
         while remaining:
             try:

@@ -5,6 +5,7 @@ A path may name a file, a folder of images, a pattern, a list of files, or a dat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -21,10 +22,11 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MetadataWarning, MissingError, UnsupportedError
+from wkwdask.formats.axes import axes_of
 from wkwdask.formats.n5.layer import FORMAT as N5
 from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.opening import open_stored
-from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, find_item, named_axes, npy_ref, open_hdf5
+from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, check_filters, find_item, named_axes, npy_ref, open_hdf5
 from wkwdask.formats.pictures.image_stack import ImageStack
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.formats.pictures.mrc import MRC_SUFFIXES, is_mrc, open_mrc
@@ -39,7 +41,7 @@ from wkwdask.model.levels import length_nm, offset_from_center
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import relative_to
 from wkwdask.store import files
-from wkwdask.store.paths import basename, dirname, local_path, splitext
+from wkwdask.store.paths import any_path, basename, dirname, local_path, splitext
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +92,7 @@ def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         return _open_hdf5(local_path(file), key.strip("/"), options)
     its_format = None if options.axes is None else format_of(text)
     if its_format is not None and its_format.takes_axes:
-        return {ZARR: _open_zarr, N5: _open_n5}[its_format.name](location_of(text), options)
+        return {ZARR: _open_zarr, N5: _open_n5}[its_format.name](any_path(location_of(text)), options)
     if not files.exists(local_path(text)) and files.has_magic(text):
         return _open_images(sort_naturally(files.matching(local_path(text))), text, options)
     path = local_path(text)
@@ -319,7 +321,15 @@ def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths 
 
 def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: Sequence[str | None] = ()) -> str:
     """Return the axes from the user, else from the file, else the usual ones for the number of dimensions."""
-    return named_axes(stated, shape, name) if options.axes is None else check_axes(options.axes, shape, name)
+    if options.axes is None:
+        return named_axes(stated, shape, name)
+    axes = check_axes(options.axes, shape, name)
+    with contextlib.suppress(UnsupportedError):  # names that are not understood contradict nothing: axes= is the remedy
+        found = axes_of(stated, shape, name, usual="")
+        if any(one != other for one, other, length in zip(found, axes, shape, strict=True) if length > 1):
+            names = ", ".join(map(str, stated))
+            warnings.warn(f"{name}: states the axes {names}, but axes={options.axes!r} says others, which are used", MetadataWarning, stacklevel=2)
+    return axes
 
 
 def _open_npy(path: str, options: PlainOptions) -> PlainSource:
@@ -342,9 +352,15 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
                 f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one of: {names or 'none found'}"
             )
         with reading(f"{path}:/{key}", "HDF5 dataset"):
+            check_filters(data, f"{path}:/{key}")
             chunks = tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1]))
             ref = ArrayRef("hdf5", path, key, tuple(data.shape), data.dtype.str, chunks, 0, file_stamp(path))
-            axis_names = _hdf5_axis_names(data) if options.axes is None else []
+            try:
+                axis_names = _hdf5_axis_names(data)
+            except (KeyError, TypeError, ValueError):
+                if options.axes is None:
+                    raise
+                axis_names = []
             voxel_size, position = _hdf5_voxel_size(data), _cremi_position(data)
         return _array(ref, _axes_of(options, ref.shape, ref.name, axis_names), options, voxel_size, position=position)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,10 +109,13 @@ def parse_datasource(content: str | bytes, source: str) -> DataSource:
     if not isinstance(entries, list):
         problems.add("dataLayers", "a list", entries)
         entries = []
-    layers, invalid = [], []
+    layers, invalid, counts = [], [], Counter(map(_name_of, entries))
     for index, entry in enumerate(entries):
         layer_problems, path = Problems(), f"dataLayers[{index}]"
-        layer = _parse_layer(entry, path, layer_problems)
+        layer, count = _parse_layer(entry, path, layer_problems), counts[_name_of(entry)]
+        if layer is not None and count > 1:
+            layer_problems.messages.append(f"{path}.name: {count} layers have the name {layer.name!r}, expected one; rename the others in the file")
+            layer = None
         if layer is not None:
             layers.append(layer)
         else:

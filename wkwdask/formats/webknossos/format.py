@@ -22,6 +22,7 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, empty_like
 from wkwdask.formats.webknossos.inspection import inspect_dataset
 from wkwdask.formats.webknossos.json_repair import JsonRepair
 from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, LayerEdit, MagRemoval
+from wkwdask.formats.webknossos.layer_metadata import attachments_of
 from wkwdask.formats.webknossos.target import (
     LayerTarget,
     mag_target,
@@ -277,6 +278,8 @@ def _not_copied(located: ResolvedUrl, copied: Sequence[Image], names: Sequence[s
     yield from (f"layer {invalid.name} (invalid in the JSON)" for invalid in located.invalid_layers)
     for layer in {layer.folder: layer for layer in copied}.values():
         yield from _other_files(layer.folder, {basename(folder) for folder in layer.mags.values()})
+        entry = {} if layer.container.record is None else layer.container.record.entry
+        yield from (f"attachment {each.name} ({each.kind}) of layer {layer.name}" for each in attachments_of(entry))
     if names is None and copied and copied[0].folder != located.path:
         yield from _other_files(located.path, {layer.name for layer in located.layers})
 

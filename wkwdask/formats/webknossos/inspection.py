@@ -286,7 +286,11 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
         faults.append(Fault("json.broken", f"{path}/{FILE_NAME}", str(error).removeprefix(f"{path}/{FILE_NAME}: ")))
         return _layers_in(path, None), path, None, None
     if datasource is not None:
-        faults += [Fault("json.broken", f"{path}/{FILE_NAME}", invalid.problem.removeprefix(f"{path}/{FILE_NAME}: ")) for invalid in datasource.invalid_layers]
+        num_named = Counter(invalid.name for invalid in datasource.invalid_layers)
+        faults += [
+            Fault("layer.twice" if num_named[invalid.name] > 1 else "json.broken", f"{path}/{FILE_NAME}", invalid.problem.removeprefix(f"{path}/{FILE_NAME}: "))
+            for invalid in datasource.invalid_layers
+        ]
         listed = [listed_layer(path, datasource, record) for record in datasource.layers]
         listed_folders = {files.realpath(layer.folder) for layer in listed}
         listed_folders |= {files.realpath(dirname(folder)) for layer in listed for folder in layer.mags.values() if not is_remote(folder)}

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")  # may change without changing how the array is stored
 _DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
 
+_MAX_CHUNK_NBYTES = 1 << 40  # a chunk is decoded in memory
+
 _open_arrays: LruCache[Any] = LruCache(16)
 
 
@@ -140,6 +142,9 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
         storage = _zarr_python_storage(store, axes)
     outer, codec, layout = storage
     if isinstance(codec, ZarrCodec):
+        if codec.nbytes > _MAX_CHUNK_NBYTES:
+            lengths = list(codec.chunk_shape)
+            raise UnsupportedError(f"{store.path_of(name)}: expected chunks of at most {_MAX_CHUNK_NBYTES} bytes, found {lengths}; store it in smaller ones")
         codec.check_settings()
     fill = _parse_fill_value(document.get("fill_value"), np.dtype(codec.dtype))
     size, chunk, file = pick_cxyz(shape, axes), pick_cxyz(codec.chunk_shape, axes), pick_cxyz(outer, axes)
