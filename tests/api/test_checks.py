@@ -149,7 +149,7 @@ def test_the_matrix_covers_the_kinds():
     elsewhere = {
         "header.unreadable", "header.lengths", "file.block_nbytes", "file.lz4_level", "file.bad_voxel_type", "mag.remote", "mag.empty", "layer.format",
         "job.running", "job.refused", "job.unpublished", "quarantine", "pyramid.unknown", "pyramid.smaller", "folder.unreadable", "file.size_changed",
-        "file.checksum",
+        "file.checksum", "layer.twice",
     }  # fmt: skip
     # see test_precomputed_verify.py and support/damaged_arrays.py
     of_arrays = {kind for kind in KINDS_OF_FAULTS if kind.startswith(("info.", "level.", "image.", "document.", "chunk.", "shard.", "minishard."))}
