@@ -708,7 +708,7 @@ def test_diff_reports_other_boxes_types_and_channels(dataset, sound, tmp_path):
     assert (found.equal, found.voxels_compared) == (False, 0)
     assert "uint32 and uint8" in str(found)
     wkwdask.write(tmp_path / "1", OFFSET, np.zeros((3, *SHAPE), np.uint8))
-    assert "3 and 1 channels" in str(wkwdask.diff(tmp_path / "1", sound / "color" / "1"))
+    assert "3 channels and 1:" in str(wkwdask.diff(tmp_path / "1", sound / "color" / "1"))
 
 
 def test_diff_refuses_other_mags_and_boxes(dataset, sound):
