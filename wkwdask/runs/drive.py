@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wkwdask.errors import ResumeError
+from wkwdask.model.summary import counted
 from wkwdask.runs.batch_file import HandedToSlurm
 from wkwdask.runs.journal import Journal
 from wkwdask.runs.retries import FailurePolicy
@@ -161,7 +162,7 @@ class WriteMags(Work["Report"]):
                     with Journal(staged.root) as journal:
                         journaled = staged.journaled(phase.job, journal)
                         yield replace(phase, job=journaled)
-                    note = f"{journaled.num_known} tasks had been finished before" if journaled.num_known else ""
+                    note = f"{counted(journaled.num_known, 'task')} had been finished before" if journaled.num_known else ""
                 else:
                     yield replace(phase, folder=staged.root)
                 phase, outcome = _advance(phases, note)

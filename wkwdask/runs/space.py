@@ -61,7 +61,7 @@ def _problems(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> lis
     free_nbytes += sum(nbytes for _, (_, nbytes) in held)
     least, likely = sum(size.least_nbytes for size in sizes), sum(size.likely_nbytes for size in sizes)
     if least > free_nbytes and not force:
-        raise SpaceError(f"{describe_shortage(folder, likely, free_nbytes)}; make room, or start all the same with --force-space (force_space=True)")
+        raise SpaceError(f"{describe_shortage(folder, likely, free_nbytes)}; make room, or start all the same with force_space=True")
     problems = [describe_shortage(folder, likely, free_nbytes)] if likely > free_nbytes else []
     num_files = sum(size.num_files for size in sizes)
     if free_files is not None and num_files > free_files + sum(count for _, (count, _) in held):
