@@ -135,7 +135,7 @@ def test_resume_checks_every_mag_and_file(dataset):
     wkwdask.build_pyramid(dataset, mags=[2, 4])
     assert "nothing to do" in wkwdask.build_pyramid(dataset, mags=[2, 4], existing="resume").note
     (dataset / "seg/4/z0/y0/x0.wkw").unlink()
-    with pytest.raises(ResumeError, match="files were changed"):
+    with pytest.raises(ResumeError, match="1 file was changed"):
         wkwdask.build_pyramid(dataset, mags=[2, 4], existing="resume")
     assert wkwdask.build_pyramid(dataset, update=True).files == 1
     assert "nothing to do" in wkwdask.build_pyramid(dataset, mags=[2, 4], existing="resume").note

@@ -325,7 +325,7 @@ def test_a_touched_source_of_a_finished_job_is_noticed(folder):
     before = states(folder)
     touch(source_file(folder, 3))
     before["seg/1/" + str(source_file(folder, 3).relative_to(folder / "seg" / "1"))] = states(folder)[str(source_file(folder, 3).relative_to(folder))]
-    with pytest.raises(ResumeError, match=r"2-2-1: 1 files were changed, or are made from files of mag 1 that have changed since; update=True"):
+    with pytest.raises(ResumeError, match=r"2-2-1: 1 file was changed, or is made from files of mag 1 that have changed since; update=True"):
         CASE.build(folder, existing="resume")
     assert states(folder) == before
 

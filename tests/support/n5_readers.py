@@ -71,3 +71,13 @@ def by_bigdataviewer(group):
     listed = attributes_of(group.parent)["downsamplingFactors"]
     assert all(isfinite(factor) and factor >= 1 for factors in listed for factor in factors)
     return {f"s{n}": factors for n, factors in enumerate(listed) if "dimensions" in attributes_of(group / f"s{n}")}
+
+
+def by_paintera(group):
+    """Return the voxel size of each level of a group with ``multiScale``, and the place of the first voxel of all (Paintera, ``N5Helpers``)."""
+    attributes = attributes_of(group)
+    if not attributes.get("multiScale"):
+        raise CannotOpenError("no multiScale")
+    resolution, names = attributes.get("resolution", [1, 1, 1]), [path.name for path in level_folders(group)]
+    factors = {name: attributes_of(group / name).get("downsamplingFactors", [1, 1, 1]) for name in names}
+    return {name: [a * b for a, b in zip(resolution, factors[name], strict=True)] for name in names}, attributes.get("offset", [0, 0, 0])

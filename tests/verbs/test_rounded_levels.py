@@ -11,6 +11,9 @@ from verbs.stored_path import stored_path
 
 import wkwdask
 from wkwdask.errors import BoundsError
+from wkwdask.formats.repair import Unrepaired
+from wkwdask.model.faults import Fault
+from wkwdask.verbs.repair import RepairReport
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,6 +53,70 @@ def test_file_that_equals_its_replacement_is_never_set_aside(tmp_path):
     assert {path: content for path, content in files_below(url).items() if not path.endswith("files.npy")} == {
         path: content for path, content in before.items() if not path.endswith("files.npy")
     }
+
+
+@pytest.mark.parametrize("places", [[(17, 13, 9)], [(1, 1, 1), (9, 1, 1)]], ids=["the last file", "the first two files"])
+@pytest.mark.parametrize("engine", [pytest.param("precomputed", marks=pytest.mark.needs("tensorstore")), pytest.param("zarr", marks=pytest.mark.needs("zarr"))])
+def test_repair_names_the_files_of_a_group_that_changed(tmp_path, engine, places):
+    """The difference is stated for the first file of a group, which may be equal."""
+    fine = np.random.default_rng(3).integers(1, 200, (37, 29, 21), np.uint8)
+    coarse = fine[:36:2, :28:2, :20:2]
+    damaged = coarse.copy()
+    for place in places:
+        damaged[place] ^= 255
+    folder = tmp_path / "image"
+    (write_scales if engine == "precomputed" else write_ngff)(folder, [fine, damaged])
+    url = f"{engine}://{folder}"
+    before = files_below(url)
+    preview = wkwdask.repair(url, rebuild_differing=True, method="nearest", dry_run=True)
+    assert [action.verb for action in preview.actions] == ["rebuild"]
+    report = wkwdask.repair(url, rebuild_differing=True, method="nearest")
+    changed = {path for path, (content, _) in files_below(url).items() if path in before and before[path][0] != content}
+    assert len(changed) == len(places)
+    assert {action.path for action in report.actions} == changed
+    assert {action.verb for action in report.actions} == {"rebuild"}
+    assert all(action.how.endswith("the old file is set aside") for action in report.actions)
+    assert not report.remaining
+    np.testing.assert_array_equal(wkwdask.read(url, mag="2")[0], coarse)
+    aside = [path for path in tmp_path.rglob("*") if ".wkwdask-quarantine" in str(path) and path.is_file() and path.suffix != ".txt"]
+    assert len(aside) == len(places)
+    assert str(wkwdask.repair(url, rebuild_differing=True, method="nearest")) == "nothing to do; no errors or warnings remain"
+
+
+def write_scales(folder, levels):
+    import tensorstore as ts
+
+    for n, array in enumerate(levels):
+        scale = {"resolution": [8 << n] * 3, "chunk_size": [8] * 3, "encoding": "raw", "size": list(array.shape), "key": f"m{n}"}
+        image = {"type": "image", "data_type": "uint8", "num_channels": 1}
+        spec = {"driver": "neuroglancer_precomputed", "kvstore": f"file://{folder}/", "create": True}
+        ts.open({**spec, "multiscale_metadata": image, "scale_metadata": scale}).result()[..., 0] = array
+
+
+def write_ngff(folder, levels):
+    import zarr
+
+    group = zarr.open_group(folder, mode="w", zarr_format=3)
+    for n, array in enumerate(levels):
+        group.create_array(str(n), shape=array.T.shape, chunks=(8, 8, 8), dtype="uint8", dimension_names=["z", "y", "x"])[...] = array.T
+    axes = [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"]
+    datasets = [{"path": str(n), "coordinateTransformations": [{"type": "scale", "scale": [8.0 * (1 << n)] * 3}]} for n in range(len(levels))]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [
+        ([], "no errors or warnings remain"),
+        (["folder.no_folder"], "1 error remains"),
+        (["pyramid.differs"], "1 warning remains"),
+        (["pyramid.differs"] * 2, "2 warnings remain"),
+        (["folder.no_folder", "pyramid.differs"], "1 error and 1 warning remain"),
+    ],
+)
+def test_numbers_of_remaining_faults_agree_with_their_verb(kinds, state):
+    left = tuple(Unrepaired(Fault(kind, "/image", "found", "expected"), "why") for kind in kinds)
+    assert str(RepairReport("/image", is_dry_run=False, actions=(), remaining=left)).endswith(f"nothing to do; {state}")
 
 
 @pytest.mark.parametrize("form", ["wkw", "zarr", "zarr-shards", "n5", "precomputed", "precomputed-shards"])

@@ -24,6 +24,7 @@ from wkwdask.model.file_buffer import MEMORY_NBYTES
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.states import FILE_RECORD_COLUMNS, States, digest, grouped_digests
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.summary import counted
 from wkwdask.model.target_image import LevelSpec, NewLevels
 from wkwdask.plans.cells import count_cells
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder, sorted_mags
@@ -411,9 +412,10 @@ class Pyramid(Plan):
             published = target.built_in(folder)
             changed = changed_shards(ExistingMag(published, finer, self.method, self.ignore_zero, read_file_record(folder), None))
             if changed:
+                were, them = ("was changed, or is", "it") if len(changed) == 1 else ("were changed, or are", "them")
                 raise ResumeError(
-                    f"{folder}: {len(changed)} files were changed, or are made from files of mag {finer.box.mag} that have changed since; "
-                    "update=True rebuilds them"
+                    f"{folder}: {counted(len(changed), 'file')} {were} made from files of mag {finer.box.mag} that have changed since; "
+                    f"update=True rebuilds {them}"
                 )
             finer = published.as_volume()
         return report

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Task
     from wkwdask.verbs.verify import Verification, VerifyReport
 
+_OLD_FILE = "; the old file is set aside"
 _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}
 
 
@@ -130,11 +131,13 @@ class RepairReport:
         would = "would " if self.is_dry_run else ""
         lines = [f"{would}{action}" for action in self.actions] + [str(unrepaired) for unrepaired in self.remaining]
         done = "nothing was changed (dry run)" if self.is_dry_run else counted(len(self.actions), "action") if self.actions else "nothing to do"
+        return "\n".join([*lines, f"{done}; {self._state}"])
+
+    @property
+    def _state(self) -> str:
         errors = sum(unrepaired.fault.severity == "error" for unrepaired in self.remaining)
-        state = (
-            f"{counted(errors, 'error')} and {counted(len(self.remaining) - errors, 'warning')} remain" if self.remaining else "no errors or warnings remain"
-        )
-        return "\n".join([*lines, f"{done}; {state}"])
+        numbers = [counted(number, noun) for number, noun in ((errors, "error"), (len(self.remaining) - errors, "warning")) if number]
+        return f"{' and '.join(numbers)} {'remains' if len(self.remaining) == 1 else 'remain'}" if numbers else "no errors or warnings remain"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
@@ -364,18 +367,19 @@ class Repair:
                 return False
             self._saved.update(fault.path for fault in file.faults)
             spec = file.rewrite_spec(salvage=True, rebuild=rebuild.spec(file.shard))
-            self._add_rewrite(file, REBUILD, spec, f"{how}; {f'its {file.num_sound} sound blocks stay; ' if file.num_sound else ''}the old file is set aside")
+            kept = f"; its {counted(file.num_sound, 'sound block')} {'stays' if file.num_sound == 1 else 'stay'}" if file.num_sound else ""
+            self._add_rewrite(file, REBUILD, spec, how + kept + _OLD_FILE)
             return True
         reason, sets_aside = summarize_faults(file.faults), not is_recorded or differs
         for path in dict.fromkeys(fault.path for fault in file.faults):
             is_folder = files.lexists(path) and not files.isfile(path)
             if is_folder:
                 file.plan.quarantined.append((path, file.shard, reason))
-            note = "; the old file is set aside" if is_folder or (sets_aside and files.isfile(path)) else ""
+            note = _OLD_FILE if is_folder or (sets_aside and files.isfile(path)) else ""
             self._saved.add(path)
             self.actions.append(Action(REBUILD, path, reason, how + note))
         if sets_aside:  # all files of a group are computed again
-            file.plan.quarantined_copies += [(path, reason) for path in file.plan.scope.paths_of(file.shard) if files.isfile(path)]
+            file.plan.set_aside[file.shard] = reason
         file.plan.specs.append(rebuild.spec(file.shard))
         return True
 
@@ -449,15 +453,28 @@ class Repair:
                 check_unchanged(plan)
             self.leftovers.remove(layer.folder)
             for plan in plans:
-                self._leave_unchanged((yield from repair_level(plan, job_root(layer.folder, owner.job))))
+                for shard, changed in (yield from repair_level(plan, job_root(layer.folder, owner.job))).items():
+                    self._report_rebuilt(plan.scope.paths_of(shard), changed)
         finally:
             job_folder.discard()
 
-    def _leave_unchanged(self, paths: set[str]) -> None:
-        """List files that equal their replacement as not repaired: their encoding does not keep the values."""
-        self.actions = [action for action in self.actions if action.verb != REBUILD or action.path not in paths]
+    def _report_rebuilt(self, paths: list[str], changed: dict[str, bool]) -> None:
+        """Name the files of a shard that changed; a difference is stated for the first one. Without a change, its encoding does not keep the values."""
+        planned = [action for action in self.actions if action.verb == REBUILD and action.path in paths]
+        # A lost file that is computed again may stay absent.
+        done = [action for action in planned if action.path in changed or (not files.lexists(action.path) and self._has_own_fault(action.path))]
+        known = {action.path for action in done}
+        how = planned[0].how.removesuffix(_OLD_FILE)
+        done += [replace(planned[0], path=path, how=how + _OLD_FILE * is_aside) for path, is_aside in changed.items() if path not in known]
+        place = self.actions.index(planned[0])
+        self.actions = [action for action in self.actions if action not in planned]
+        self.actions[place:place] = done
         reason = "computed again, it has the same bytes, so it stays: its encoding does not keep the values"
-        self.left += [Unrepaired(fault, reason) for path in sorted(paths) for fault in self._by_path[path]]
+        unchanged = (fault for action in planned if action not in done for fault in self._by_path[action.path])
+        self.left += [Unrepaired(fault, reason) for fault in unchanged if not (done and fault.kind == "pyramid.differs")]
+
+    def _has_own_fault(self, path: str) -> bool:
+        return any(fault.kind != "pyramid.differs" for fault in self._by_path[path])
 
 
 class RepairWork(Work[RepairReport]):

@@ -15,7 +15,7 @@ from wkwdask.store.records import patch_file_record, recorded_states
 from wkwdask.verbs.pyramid import RegionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable, Mapping
 
     from wkwdask.formats.inspection import LevelScope
     from wkwdask.formats.repair import LevelRepair
@@ -80,8 +80,8 @@ class LevelPlan:
     """Files to rewrite or rebuild."""
     quarantined: list[tuple[str, Vec3 | None, str]] = field(default_factory=list)
     """Files to move to quarantine first: path, shard, reason."""
-    quarantined_copies: list[tuple[str, str]] = field(default_factory=list)
-    """Files to copy to quarantine, which stay in use until they are replaced: path, reason. A file that is not replaced is not copied."""
+    set_aside: dict[Vec3, str] = field(default_factory=dict)
+    """Shards whose files are copied to quarantine before they are computed again, and the reason. A file that is not replaced is not copied."""
     accepted: list[Vec3] = field(default_factory=list)
     """Shards whose files stay as other software left them, which the record of the files takes over."""
     kinds: dict[Vec3, set[str]] = field(default_factory=dict)
@@ -123,8 +123,11 @@ def _in_scratch(plan: LevelPlan, spec: RegionSpec | RewriteSpec, scratch: str) -
     return replace(spec, rebuild=written_to(spec.rebuild, folder))
 
 
-def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, set[str]]:
-    """Repair one level under its lock: document, quarantine, files, in this order; return the files that equal their replacement."""
+def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Vec3, dict[str, bool]]]:
+    """Repair one level under its lock: document, quarantine, files, in this order.
+
+    Returns, for each shard in ``plan.set_aside``, the files that changed, and whether an old one is in quarantine.
+    """
     folder = plan.scope.folder
     if plan.document is not None:
         publish_bytes(plan.scope.document, plan.document)
@@ -137,7 +140,10 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, set[str
         if shard is not None:
             states[shard] = plan.scope.state_of(shard)
     states |= {shard: plan.scope.state_of(shard) for shard in plan.accepted}
-    copies = [(path, quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)) for path, why in plan.quarantined_copies]
+    copies = {
+        shard: {path: quarantine(path, folder, path[len(folder) + 1 :], why, keep=True) for path in plan.scope.paths_of(shard) if files.isfile(path)}
+        for shard, why in plan.set_aside.items()
+    }
 
     def record_state(spec: RegionSpec | RewriteSpec, result: Result) -> None:
         if isinstance(spec, RegionSpec):
@@ -151,5 +157,11 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, set[str
         yield Phase(FlatJob(lambda: iter(tasks), len(tasks), record_state), f"repairing {folder}")
     finally:
         patch_file_record(folder, states)
-        unchanged = {path for path, place in copies if withdraw_equal(path, place)}
-    return unchanged
+        changed_files = {shard: _changed_files(plan.scope.paths_of(shard), places) for shard, places in copies.items()}
+    return changed_files
+
+
+def _changed_files(paths: Iterable[str], copies: Mapping[str, str]) -> dict[str, bool]:
+    """Return the files that differ from their copies in quarantine or are new, and whether they have a copy; copies of equal files are removed."""
+    equal = {path for path, place in copies.items() if withdraw_equal(path, place)}
+    return {path: path in copies for path in paths if path not in equal and (path in copies or files.lexists(path))}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import dask
 import numpy as np
 import pytest
@@ -25,11 +27,12 @@ from support.n5_dialects import (
     write_levels,
     write_xml,
 )
-from support.n5_readers import CannotOpenError, attributes_of, by_bigdataviewer, by_n5_viewer, by_neuroglancer
+from support.n5_readers import CannotOpenError, attributes_of, by_bigdataviewer, by_n5_viewer, by_neuroglancer, by_paintera
 from support.n5_volumes import write_attributes
 
 import wkwdask
 from wkwdask.errors import ExistsError, MetadataWarning, UnsupportedError
+from wkwdask.geometry.mag import Mag
 
 ts = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 
@@ -280,6 +283,72 @@ def test_a_position_without_a_voxel_size_is_kept(tmp_path):
     assert first_voxels(em) == {"s0": (6, 2, 9), "s1": (3, 1, 4)}
     wkwdask.to_n5(FINE, tmp_path / "one.n5", offset=(-6, 2, 9))
     assert first_voxels(f"n5://{tmp_path}/one.n5") == {"one.n5": (-6, 2, 9)}
+
+
+def one_offset(group, offset):
+    """Paintera."""
+    write_by_tensorstore(group / "s0", FINE)
+    write_attributes(group, multiScale=True, resolution=[4, 4, 8], offset=[a * b for a, b in zip(offset, (4, 4, 8), strict=True)])
+
+
+def own_level(group, offset):
+    wkwdask.to_n5(FINE, group / "s0", voxel_size=(4, 4, 8), offset=offset)
+
+
+def place_per_level(group, offset):
+    """Janelia: nothing but transforms."""
+    place = [length * first for length, first in zip((8, 4, 4), offset[::-1], strict=True)]
+    write_by_tensorstore(group / "s0", FINE, transform={"axes": ["z", "y", "x"], "scale": [8, 4, 4], "translate": place, "units": ["nm"] * 3})
+
+
+def no_offset(group, offset):
+    del offset
+    neuroglancer_zyx(group)
+    wkwdask.rm(f"n5://{group}", mags=["2", "4"])
+
+
+def shifts(group):
+    """Return how far readers that know one place of all levels show them behind their own [voxels of mag 1]."""
+    finders = [lambda: by_neuroglancer(group, group.parents[1]), lambda: by_paintera(group)[0]]
+    places, found = seen(group), {}
+    for finder in finders:
+        try:
+            levels = finder()
+        except CannotOpenError:
+            continue
+        first = places["s0"][1]
+        for name in levels:
+            factors = Mag.parse(places[name][0]).factors
+            shift = tuple(a - b * factor for a, b, factor in zip(first, places[name][1], factors, strict=True))
+            assert found.setdefault(name, shift) == shift
+    return {name: shift for name, shift in found.items() if any(shift)}
+
+
+@pytest.mark.parametrize("mag", ["2", "4", "8-8-2"])
+@pytest.mark.parametrize("offset", [(0, 0, 0), (10, 20, 20), (16, 8, 24), (-6, 4, 3)])
+@pytest.mark.parametrize("describe", [one_offset, own_level, place_per_level, no_offset], ids=lambda describe: describe.__name__)
+def test_a_warning_names_new_levels_that_other_software_shows_elsewhere(group, describe, offset, mag):
+    describe(group, offset)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        wkwdask.build_pyramid(f"n5://{group}", mags=[mag], method="nearest")
+    texts = [str(warning.message) for warning in caught if issubclass(warning.category, MetadataWarning)]
+    assert [f"{group}/{name}: other software shows mag {mag} shifted by {shift} voxels of mag 1" for name, shift in shifts(group).items()] == [
+        text.partition(": it")[0] for text in texts
+    ]
+
+
+def test_the_warning_states_the_remedy(group):
+    one_offset(group, (10, 20, 20))
+    with pytest.warns(
+        MetadataWarning, match=r"mag 1 starts at \(10, 20, 20\), and mag 4 at \(8, 20, 20\)\. Give the image an offset .* or write OME-NGFF or WKW"
+    ):
+        wkwdask.plan_pyramid(f"n5://{group}", mags=["4"], method="nearest")
+    with pytest.warns(MetadataWarning, match=r"s1: .* shifted by \(2, 0, 0\) voxels of mag 1"):
+        wkwdask.to_n5(FINE[:12, :10, :6], group / "s1", mag="4", offset=(2, 5, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wkwdask.rechunk(f"n5://{group}/s1", chunk_shape=(8, 8, 8))
 
 
 @pytest.mark.parametrize("unit", ["", "pixel", "a.u."])

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.errors import ExistsError, MetadataWarning, MissingError, UnsupportedError
 from wkwdask.formats.axes import axis_letter
 from wkwdask.formats.n5.array import N5Codec, N5Description, dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_number
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
-from wkwdask.formats.n5.factor_lists import is_coarser, other_time_points, setup_factors, setup_of
+from wkwdask.formats.n5.factor_lists import has_lists, is_coarser, other_time_points, setup_factors, setup_of
 from wkwdask.formats.n5.layer import PREFIX, group_attributes, group_levels, location_of, stripped
 from wkwdask.formats.n5.placement import level_sizes, stated_lengths_nm
 from wkwdask.formats.roots import Root
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.vectors import minus, times
 from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import finest_first, lengths_in, mag_from_ratio
 from wkwdask.model.stored_array import StoredArray
@@ -30,7 +31,7 @@ from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.store import FolderStore, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from wkwdask.formats.n5.options import N5Options
     from wkwdask.formats.n5.placement import LevelMetadata
@@ -88,7 +89,8 @@ class N5Target(TargetFolder):
         # journals of a single dataset keep its settings without a list
         journal_settings = settings[0] if len(settings) == 1 else {"datasets": settings}
         parent = self._root.work_folder(self.folder, folders) if names else dirname(folders[0])
-        return NewLevels(parent, folders, tuple(targets), journal_settings, edit, stored_as=_describe(datasets[0]))
+        shifts = tuple(self._shift_warnings(specs, new_names))
+        return NewLevels(parent, folders, tuple(targets), journal_settings, edit, shifts, stored_as=_describe(datasets[0]))
 
     @property
     def _root(self) -> Root:
@@ -176,6 +178,41 @@ class N5Target(TargetFolder):
         for name, level in self.stored:
             if finest is not None and name not in new_names and (mag := mag_from_ratio(level.ratio_to(finest))) in mags:
                 raise ExistsError(f"{self.group}: {name} is mag {mag} already; mag= states the mag of a new level beside it")
+
+    def _shift_warnings(self, specs: Sequence[LevelSpec], new_names: Sequence[str]) -> Iterator[Warning]:
+        """Yield a warning for each added level that other software shows elsewhere: it lets all levels start where the finest one does."""
+        finest = self._remaining_finest(new_names)
+        if self.levels:
+            base, first = min(((mag, offset) for mag, (_, offset) in self.levels.items()), key=lambda level: (level[0].maximum, level[0].factors))
+        elif finest is not None:
+            base, first = MAG_1, finest.geometry(finest).offset
+        else:
+            return
+        if self._is_placed_by_transforms:
+            return
+        for name, spec in zip(new_names, specs, strict=True):
+            mag = spec.box.mag
+            is_stored_again = bool(self.levels) and spec.is_copy
+            if is_stored_again or any(a % b for a, b in zip(mag.factors, base.factors, strict=True)):
+                continue
+            step = base.step_to(mag)
+            start = times(spec.box.topleft, step)
+            shift = minus(first, start)
+            if any(shift):
+                yield MetadataWarning(
+                    f"{self.group}/{name}: other software shows mag {mag} shifted by {shift} voxels of mag {base}: it lets all levels start at one place, but "
+                    f"mag {base} starts at {first}, and mag {mag} at {start}. Give the image an offset that is a multiple of the factors of its coarsest mag, "
+                    "or write OME-NGFF or WKW"
+                )
+
+    @property
+    def _is_placed_by_transforms(self) -> bool:
+        """Whether other software places all levels of the group by their transforms, since nothing else describes them."""
+        if self.group is None or not all(level.transform for _, level in self.stored):
+            return False
+        store = FolderStore(self.group)
+        attributes = group_attributes(store, read_attributes(store) or {})
+        return not has_lists(attributes) and "axes" not in attributes
 
     def _axes(self, spec: LevelSpec, new_names: Sequence[str]) -> tuple[str, ...]:
         """Return the axis names of a new dataset, x first: those of the other levels, and the axes that these lack."""
