@@ -372,7 +372,7 @@ def test_a_new_image_does_not_begin_behind_a_link(originals, tmp_path, kind):
     url = f"{WRITERS[kind][0]}{tmp_path}/B{'/color/1' if kind == 'wkw' else '/s0' if kind == 'n5' else ''}"
     options = {"voxel_size": (8, 8, 8), **({} if kind == "n5" else {"category": "segmentation"})}
     leads_out = f"B/{DOCUMENTS[kind]}: this link leads out of the .*, to {tmp_path}/A/new"
-    refused = {"ngff-0.5": "contains other files", "n5": "attributes.json: a symbolic link to a missing file"}
+    refused = {"ngff-0.5": "contains other files", "n5": leads_out}
     with pytest.raises(WkwDaskError, match=refused.get(kind, leads_out)):
         wkwdask.save(VOXELS, url, **options)
     assert not list((tmp_path / "A").iterdir())
@@ -479,6 +479,158 @@ def test_outputs_that_are_links_are_not_written_through(originals, tmp_path):
     wkwdask.label_statistics(url, output=tmp_path / "table.csv")
     wkwdask.write_manifest(volume)
     assert contents(tmp_path / "A") == before
+
+
+# ------------------------------------------------------------------------------------------------ links above the image
+
+ABOVE = {
+    "the folder of labels": ("labels", "labels/seg"),
+    "labels": ("labels/seg", "labels/seg"),
+    "a group in the middle": ("c.n5/setup0", "c.n5/setup0/timepoint0"),
+    "the group": ("c.n5/setup0/timepoint0", "c.n5/setup0/timepoint0"),
+    "the document of a setup": ("c.n5/setup0/attributes.json", "c.n5/setup0/timepoint0"),
+}
+"""Link in the volume, and the image."""
+NESTED = {
+    **{f"ngff-{ngff}-{link}": (f"ngff-{ngff}", link) for ngff in ("0.4", "0.5") for link in ("the folder of labels", "labels")},
+    **{f"n5-{link}": ("n5", link) for link in ("a group in the middle", "the group", "the document of a setup")},
+}
+OF_NESTED = {
+    **OF_IMAGES,
+    "coarser": lambda kind, url, source, **more: wkwdask.build_pyramid(url, mags=["8"], method="mean", **more),
+    "in between": lambda kind, url, source, **more: wkwdask.build_pyramid(url, mags=["2-2-1"], method="mean", **more),
+    "rm finest": lambda kind, url, source, **more: wkwdask.rm(url, mags=["1"], **more),
+    "rm coarsest": lambda kind, url, source, **more: wkwdask.rm(url, mags=["4"], **more),
+    "rm level": lambda kind, url, source, **more: wkwdask.rm(f"{url}/{LEVELS[kind]}", **more),
+    "new": lambda kind, url, source, **more: (
+        wkwdask.save(VOXELS[::8, ::8, ::8], f"{url}/s3", mag=8, **more)
+        if kind == "n5"
+        else wkwdask.convert(f"{source}/wkw/color/1", f"{url.rpartition('/')[0]}/new", **more)
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory):
+    """Labels of an OME-Zarr image, and a time point of BigDataViewer."""
+    folder = tmp_path_factory.mktemp("nested")
+    for ngff in ("0.4", "0.5"):
+        shape = {"voxel_size": (8, 8, 8), "chunk_shape": (8, 8, 8), "ngff": ngff}
+        wkwdask.save(VOXELS.astype(np.uint8), f"zarr://{folder}/ngff-{ngff}", category="color", **shape)
+        wkwdask.save(VOXELS, f"zarr://{folder}/ngff-{ngff}/labels/seg", category="segmentation", **shape)
+        wkwdask.build_pyramid(f"zarr://{folder}/ngff-{ngff}/labels/seg", mags=["2", "4"])
+    setup = folder / "n5" / "c.n5" / "setup0"
+    setup.mkdir(parents=True)
+    (setup / "attributes.json").write_text(json.dumps({"n5": "2.5.1", "downsamplingFactors": [[1, 1, 1], [2, 2, 2], [4, 4, 4]], "dataType": "uint32"}))
+    _other("n5://")(setup / "timepoint0")
+    return folder
+
+
+@pytest.fixture
+def linked_above(request, nested, tmp_path):
+    """Two volumes: a folder or document of B, above an image or the image itself, is a link to that of A."""
+    kind, link = NESTED[request.param]
+    for name in "AB":
+        shutil.copytree(nested / kind, tmp_path / name)
+    name, image = ABOVE[link]
+    path = tmp_path / "B" / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(os.path.relpath(tmp_path / "A" / name, path.parent))
+    return kind, name, tmp_path / "A", tmp_path / "B", f"{WRITERS[kind][0]}{tmp_path}/B/{image}"
+
+
+@pytest.mark.parametrize("verb", OF_NESTED)
+@pytest.mark.parametrize("linked_above", NESTED, indirect=True)
+def test_nothing_changes_behind_a_link_above_the_image(linked_above, originals, verb):
+    kind, name, outside, volume, url = linked_above
+    before = contents(outside), contents(volume)
+    result = tried(verb, kind, url, originals, verbs=OF_NESTED)
+    assert contents(outside) == before[0], result
+    if verb == "new" and name == "labels/seg":
+        assert wkwdask.verify(url.replace("/seg", "/new")).is_sound  # the folder of labels is an own one
+    elif verb in ("repair", "quarantine", "salvage", "rebuild"):
+        assert contents(volume) == before[1], result  # no fault
+    else:
+        assert contents(volume) == before[1], result
+        found = ("is a symbolic link; remove the link itself", f"lies outside the volume {volume}", "this link leads out of the volume")
+        assert any(text in result for text in found), result
+
+
+@pytest.mark.parametrize("verb", ["quarantine", "salvage", "rebuild"])
+@pytest.mark.parametrize("linked_above", NESTED, indirect=True)
+def test_nothing_is_repaired_behind_a_link_above_the_image(linked_above, originals, verb):
+    kind, _, outside, volume, url = linked_above
+    _damage(Path(url.partition("://")[2]), kind)
+    before = contents(outside), contents(volume)
+    result = tried(verb, kind, url, originals)
+    assert (contents(outside), contents(volume)) == before
+    assert f"{outside}/" in result
+    assert "allow_external" in result
+
+
+@pytest.mark.parametrize(
+    "verb", ["pyramid", "update of all", "region", "rechunk", "coarser", "in between", *(each for each in OF_NESTED if "rm" in each), "new"]
+)
+@pytest.mark.parametrize("linked_above", NESTED, indirect=True)
+def test_what_is_allowed_behind_a_link_above_the_image_happens_there(linked_above, originals, verb):
+    """The lists of both volumes stay true; a time point that leads out of its setup has two lists, and is refused."""
+    kind, name, outside, volume, url = linked_above
+    before = contents(outside), contents(volume)
+    result = tried(verb, kind, url, originals, verbs=OF_NESTED, allow_external=True)
+    if (name.endswith("timepoint0") and verb not in ("update of all", "region")) or (name == "labels/seg" and verb == "rm whole"):
+        assert "name that folder directly" in result or "remove the link and its name" in result
+        assert (contents(outside), contents(volume)) == before
+        return
+    assert verb == "update of all" or (contents(outside), contents(volume)) != before, result
+    if verb == "rm whole":
+        assert not os.path.exists(url.partition("://")[2])
+        if kind != "n5":
+            assert "seg" not in (outside / "labels" / {"ngff-0.4": ".zattrs", "ngff-0.5": "zarr.json"}[kind]).read_text()
+        return
+    for folder in (volume, outside):
+        assert wkwdask.verify(f"{WRITERS[kind][0]}{folder}/{url.partition('/B/')[2]}").is_sound
+    assert not [*volume.rglob(".wkwdask-job*"), *outside.rglob(".wkwdask-job*"), *outside.rglob("*-lock")]
+
+
+@pytest.mark.parametrize("kind", ["ngff-0.4", "ngff-0.5"])
+def test_labels_without_levels_are_not_listed(nested, originals, tmp_path, kind):
+    shutil.copytree(nested / kind, tmp_path / "A")
+    listed = tmp_path / "A" / "labels" / {"ngff-0.4": ".zattrs", "ngff-0.5": "zarr.json"}[kind]
+    wkwdask.convert(f"{originals}/wkw/color/1", f"zarr://{tmp_path}/A/labels/other")
+    wkwdask.rm(f"zarr://{tmp_path}/A/labels/seg", mags=["4"])
+    assert '"seg"' in listed.read_text()
+    wkwdask.rm(f"zarr://{tmp_path}/A/labels/seg")
+    assert '"seg"' not in listed.read_text()
+    assert '"other"' in listed.read_text()
+    assert wkwdask.verify(f"zarr://{tmp_path}/A/labels/other").is_sound
+
+
+@pytest.mark.parametrize("linked_above", NESTED, indirect=True)
+def test_images_behind_a_link_above_them_are_read(linked_above):
+    *_, url = linked_above
+    np.testing.assert_array_equal(wkwdask.read(url, mag="1").squeeze(), VOXELS)
+    assert wkwdask.verify(url).is_sound
+
+
+@pytest.mark.parametrize("verb", ["pyramid", "region", "rechunk", "coarser", "rm coarsest"])
+@pytest.mark.parametrize("kind", ["ngff-0.4", "ngff-0.5", "n5"])
+def test_the_container_may_be_a_link(nested, originals, tmp_path, kind, verb):
+    shutil.copytree(nested / kind, tmp_path / "A")
+    (tmp_path / "link").symlink_to("A")
+    image = "c.n5/setup0/timepoint0" if kind == "n5" else "labels/seg"
+    before = contents(tmp_path / "A")
+    result = tried(verb, kind, f"{WRITERS[kind][0]}{tmp_path}/link/{image}", originals, verbs=OF_NESTED)
+    assert contents(tmp_path / "A") != before, result
+    assert wkwdask.verify(f"{WRITERS[kind][0]}{tmp_path}/A/{image}").is_sound
+
+
+@pytest.mark.parametrize("linked_above", [name for name in NESTED if name.startswith("n5") and "document" not in name], indirect=True)
+def test_documents_of_a_view_stay_inside_of_the_container(linked_above):
+    *_, outside, _, url = linked_above
+    before = contents(outside)
+    with pytest.raises(wkwdask.UnsupportedError, match="lies outside the volume"):
+        wkwdask.n5_as_zarr(url, write=True)
+    assert contents(outside) == before
 
 
 # ------------------------------------------------------------------------------------------------ other ways

@@ -18,7 +18,7 @@ from wkwdask.store.paths import split
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -111,8 +111,9 @@ def array_image(format_name: str, folder: str, name: str, levels: Sequence[Level
     return Image(format_name, folder, name, lambda: ordered, key, category, voxel_size)
 
 
-def resolved_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> ResolvedUrl:
+def resolved_images(url: str | os.PathLike[str], images: tuple[Image, ...], outermost: Callable[[str], str] | None = None) -> ResolvedUrl:
     """Return a resolved URL for the images that a path or URL contains."""
+    images = tuple(replace(image, outermost=outermost) for image in images)
     return ResolvedUrl(images[0].folder, images, images[0].mag) if len(images) == 1 else ResolvedUrl(os.fspath(url), images)
 
 

@@ -248,8 +248,8 @@ class ArrayFormat:
             for level in image.levels:
                 if level.problem:
                     level.open()  # raises the error
-        folder = None if target is None else files.realpath(self.url_name.location(target))
-        if folder is None or folder == files.realpath(image.folder):
+        folder = None if target is None else self.url_name.location(target)
+        if folder is None or files.realpath(folder) == files.realpath(image.folder):
             return [LevelCopy(image, level) for level in selected]
         arrays = [level.open() for level in selected if level.mag is not None]
         specs = tuple(replace(LevelSpec.like(array, is_copy=True), source=array) for array in arrays)
@@ -343,6 +343,10 @@ class ArrayFormat:
     def container_around(self, folder: str) -> str | None:
         """Return the dataset or container of a folder, None if it is in none."""
         return None
+
+    def outermost(self, folder: str) -> str:
+        """Return the outermost local folder whose documents describe the image in a folder: the folder itself, or one above it."""
+        return folder
 
     # -------------------------------------------------------------------------------------------- checking
 

@@ -1,7 +1,8 @@
 """Roots of images: the folder that names in documents, and links, must not leave when files are written, deleted or served.
 
 A document of somebody else can name any folder, and so can a link. Reading follows both. Everything that changes files asks the root first.
-The root itself, which the user named, may be a link.
+The root itself, which the user named, may be a link. Above it can be other folders of its container, whose documents describe it too: the OME-Zarr image of
+labels, the groups of N5. Links between the container and the root must not lead out of the container.
 """
 
 from __future__ import annotations
@@ -36,26 +37,45 @@ class Root:
     """Document that names the levels, for errors."""
     allow_external: bool = False
     noun: str = "volume"
+    around: str | None = None
+    """Outermost folder of the container of the root, None if that is the root."""
 
     def outside(self, path: str) -> str | None:
-        """Return the real path of a file or folder outside of the root; None if it is inside."""
-        return None if self.folder is None else external_location(self.folder, path)
+        """Return the real path of a file or folder outside of the root, or behind a link out of its container; None if it is inside."""
+        return None if self.folder is None else external_location(self.boundary(path), path)
+
+    def boundary(self, path: str) -> str:
+        """Return the folder that a path must not leave: the root, or its container for paths that leave only that."""
+        folder = str(self.folder)
+        if self.around is None or not is_below(path, self.around) or external_location(folder, path) is not None:
+            return folder
+        return self.around
+
+    @property
+    def container(self) -> Root:
+        """The container as a root, or this root if it has none around it."""
+        return self if self.around is None else replace(self, folder=self.around, around=None)
 
     def check(self, path: str, stated: str | None = None, advice: str = _READ_ONLY) -> None:
         """Raise UnsupportedError for a path that leads outside, unless that is allowed; ``stated`` is the name of the path in the document."""
         real = None if self.allow_external else self.outside(path)
         if real is not None:
             named = "" if stated is None else f" ({self.document} names it {stated!r})"
-            raise UnsupportedError(f"{path}: lies outside the {self.noun} {self.folder}, at {real}{named}, {advice}")
+            raise UnsupportedError(f"{path}: lies outside the {self.noun} {self.boundary(path)}, at {real}{named}, {advice}")
 
     def linked_document(self, folder: str) -> str | None:
-        """Return the first document in a folder, or above it inside the root, that is a link out of the root; None if there is none."""
+        """Return the first document in a folder, or above it inside the container, that is a link out of the root; None if there is none."""
         if self.folder is None or is_remote(folder):
             return None
-        names = folder[len(self.folder) :].strip("/").split("/") if is_below(folder, self.folder) else []
-        above = list(itertools.accumulate(filter(None, names), join, initial=self.folder))
+        outermost = str(self.container.folder)
+        names = folder[len(outermost) :].strip("/").split("/") if is_below(folder, outermost) else []
+        above = list(itertools.accumulate(filter(None, names), join, initial=outermost))
         paths = (f"{each}/{name}" for each in dict.fromkeys((*above, folder)) for name in DOCUMENTS)
-        return next((path for path in paths if files.islink(path) and self.outside(path) is not None), None)
+        return next((path for path in paths if files.islink(path) and self._of_document(path).outside(path) is not None), None)
+
+    def _of_document(self, path: str) -> Root:
+        """Return the root that a document must not leave: the container for one above the root."""
+        return self if is_below(path, str(self.folder)) else self.container
 
     def check_documents(self, folder: str, advice: str = OWN_COPY_OR_EXTERNAL) -> None:
         """Raise UnsupportedError if a document in a folder, or above it inside the root, is a link out of the root, unless that is allowed."""
@@ -65,7 +85,7 @@ class Root:
 
     def describe_document(self, path: str) -> str:
         """Describe a document that is a link out of the root, for errors."""
-        return f"this link leads out of the {self.noun} {self.folder}, to {files.realpath(path)}, which describes other files"
+        return f"this link leads out of the {self.noun} {self._of_document(path).boundary(path)}, to {files.realpath(path)}, which describes other files"
 
     def real(self, path: str) -> str:
         """Return the folder in which files of a level are changed: the target of links that lead outside, or else the folder itself."""
@@ -136,7 +156,16 @@ def root_of(image: Image) -> Root:
     """Return the root of an image: its dataset, or the folder that the user named."""
     if image.container is not None:
         return Root(image.container.root_of(image), image.document, image.allow_external, "dataset")
-    return Root(image.root or image.folder, image.document, image.allow_external)
+    root = image.root or image.folder
+    around = root if image.outermost is None or is_remote(root) else image.outermost(image.folder)
+    return Root(root, image.document, image.allow_external, around=around if is_below(root, around) and around != root else None)
+
+
+def check_links_to(folder: str, outermost: str, allow_external: bool, document: str = "", stated: str | None = None) -> None:
+    """Raise UnsupportedError if a folder lies behind a link out of the outermost folder of its container, or a document on the way is one."""
+    root = Root(outermost, document, allow_external)
+    root.check(folder, stated)
+    root.check_documents(folder)
 
 
 def checked_folder(image: Image, folder: str, advice: str = _READ_ONLY) -> str:

@@ -103,6 +103,8 @@ class Image:
     """Path of the document that lists the levels."""
     root: str = ""
     """Folder that the user named, if it is above ``folder``, or a document in it names ``folder``."""
+    outermost: Callable[[str], str] | None = None
+    """Returns the outermost folder whose documents describe the image in a local folder; None if that is always the folder itself."""
     allow_external: bool = False
     """Whether files may be written and deleted where names in documents, or links, lead out of the root."""
 

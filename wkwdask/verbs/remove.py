@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import FormatError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.record_paths import dataset_around
 from wkwdask.formats.registry import default_format, format_of, location_of
-from wkwdask.formats.roots import check_alone, external_location, root_of
+from wkwdask.formats.roots import Root, check_alone, external_location, root_of
 from wkwdask.model.image import describe_level
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
@@ -242,7 +242,9 @@ def lay_out_removals(
     path = local_path(location)
     if files.islink(path) and not allow_external:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
-    if files.islink(path) and mags is not None and its_format is not default_format():
+    container = Root(its_format.outermost(path), allow_external=allow_external)
+    container.check(path)  # before killed removals there are completed
+    if files.islink(path) and mags is not None and its_format is not default_format() and container.outside(path) is None:
         path = files.realpath(path)
         url = f"{its_format.name}://{path}"
     links = _links_to_levels(path) if allow_external else {}

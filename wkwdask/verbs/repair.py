@@ -227,6 +227,9 @@ class Repair:
     def plan(self) -> None:
         """Choose an action, or the reason for none, for every fault."""
         document = None if self._options.allow_external or self.scope.root.folder is None else self.scope.root.linked_document(self.scope.root.folder)
+        if self.scope.root.folder is not None and self._is_external(self.scope.root.folder):
+            self._leave_external(self.scope.root.folder, self._faults)
+            return
         if document is not None:  # all of the image depends on it
             self.left = [Unrepaired(fault, self._advice_on(document)) for fault in self._faults]
             return
@@ -278,7 +281,7 @@ class Repair:
 
     def _leave_external(self, folder: str, faults: list[Fault], stated: str | None = None) -> None:
         root, named = self.scope.root, "" if stated is None else f" ({self.scope.root.document} names it {stated!r})"
-        advice = f"it lies outside the {root.noun} {root.folder}, at {files.realpath(folder)}{named}: allow_external=True repairs it there"
+        advice = f"it lies outside the {root.noun} {root.boundary(folder)}, at {files.realpath(folder)}{named}: allow_external=True repairs it there"
         self.left += [Unrepaired(fault, advice) for fault in faults]
 
     def _advice_on(self, document: str) -> str:

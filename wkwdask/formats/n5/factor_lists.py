@@ -87,6 +87,15 @@ def setup_of(group: str) -> str | None:
     return setup if has_path_of_time_point(group) and setup_factors(setup) else None
 
 
+def check_list_of_setup(group: str) -> None:
+    """Raise UnsupportedError for a time point that is a link out of its setup: the list of only one of both setups would follow its levels."""
+    setup, real = setup_of(group), files.realpath(group)
+    if setup is not None and files.realpath(setup) != dirname(real):
+        raise UnsupportedError(
+            f"{group}: leads to {real}, and {setup}/{FILE_NAME} lists the levels of it: its levels are changed in {real} only; name that folder directly"
+        )
+
+
 def other_time_points(group: str) -> dict[str, set[str]]:
     """Return the levels of the other time points of a setup that have some, by their folders."""
     setup = dirname(group)

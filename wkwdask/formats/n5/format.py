@@ -11,7 +11,8 @@ from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.n5.attributes import FILE_NAME, level_names
 from wkwdask.formats.n5.edit import N5Edit, N5Removal
-from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, group_levels, is_n5, unknown_size_note
+from wkwdask.formats.n5.factor_lists import check_list_of_setup
+from wkwdask.formats.n5.layer import NAME, PREFIX, find_n5_layers, group_levels, is_n5, outermost_group, unknown_size_note
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.placement import level_sizes
 from wkwdask.formats.n5.target import DatasetTarget, n5_target, target_beside
@@ -26,8 +27,8 @@ from wkwdask.store.store import FolderStore
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wkwdask.formats.format import Url
-    from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.formats.format import MetadataEdit, Url
+    from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import TargetImage
 
@@ -53,13 +54,14 @@ class N5Format(ArrayFormat):
     image_files = (FILE_NAME,)
     takes_axes = True
     recognise = staticmethod(is_n5)
+    outermost = staticmethod(outermost_group)
     target = staticmethod(n5_target)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         images = find_n5_layers(url)
         for note in filter(None, map(unknown_size_note, images)):
             warnings.warn(note, MetadataWarning, stacklevel=2)
-        return resolved_images(url, images)
+        return resolved_images(url, images, self.outermost)
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         del image
@@ -72,6 +74,10 @@ class N5Format(ArrayFormat):
         if image.key == "":
             return DatasetTarget(image.folder, Destination(PREFIX + image.folder))
         return target_beside(replace(image, allow_external=allow_external))
+
+    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+        check_list_of_setup(image.folder)
+        return super().removal_edit(replace(image, folder=files.realpath(image.folder)), levels)
 
     def document_faults(self, folder: str) -> Iterator[Fault]:
         try:

@@ -32,7 +32,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, basename, stated_path
+from wkwdask.store.paths import UrlName, basename, dirname, stated_path
 from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:
@@ -77,6 +77,16 @@ def _is_bare_group(path: str) -> bool:
         return False
     with files.scandir(path) as entries:
         return all(entry.is_dir() for entry in entries) and not contains_wkw(path)
+
+
+def outermost_group(folder: str) -> str:
+    """Return the outermost container or group with attributes on the path of a local folder, or the folder itself."""
+    found = above = folder
+    while dirname(above) != above:
+        above = dirname(above)
+        if above.endswith(".n5") or files.isfile(f"{above}/{FILE_NAME}"):
+            found = above
+    return found
 
 
 def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:

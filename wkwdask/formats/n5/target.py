@@ -13,10 +13,10 @@ from wkwdask.formats.n5.array import N5Codec, N5Description, dataset_of, n5_arra
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, N5Dataset, is_dataset, level_number
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.edit import LevelGeometry, N5Edit, dataset_document
-from wkwdask.formats.n5.factor_lists import has_lists, is_coarser, other_time_points, setup_factors, setup_of
-from wkwdask.formats.n5.layer import PREFIX, group_attributes, group_levels, location_of, stripped
+from wkwdask.formats.n5.factor_lists import check_list_of_setup, has_lists, is_coarser, other_time_points, setup_factors, setup_of
+from wkwdask.formats.n5.layer import PREFIX, group_attributes, group_levels, location_of, outermost_group, stripped
 from wkwdask.formats.n5.placement import level_sizes, stated_lengths_nm
-from wkwdask.formats.roots import Root
+from wkwdask.formats.roots import Root, check_links_to
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
@@ -65,8 +65,6 @@ class N5Target(TargetFolder):
         mags = [spec.box.mag for spec in specs]
         names = self._names_in_setup(mags) if self._setup is not None and self.levels else self._names_with(mags)
         folders = tuple(self._level_folder(names[mag]) for mag in mags) if names else (self.folder,)
-        for folder in folders:
-            replace(self._root, folder=self.root).check_documents(folder)
         new_names = [names[mag] for mag in mags] if names else [basename(self.folder)]
         base = self._base(new_names)
         geometries = [replace(base, mag=self._relative_mag(mag), offset=spec.box.topleft) for mag, spec in zip(mags, specs, strict=True)]
@@ -321,7 +319,7 @@ def target_beside(image: Image) -> N5Target:
     """Return an existing group as the target of levels that are computed from one of its levels."""
     levels = {level.mag: (level.key, level.open().origin) for level in image.levels if level.mag is not None and not level.problem}
     destination = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm, allow_external=image.allow_external)
-    target = _target_in(f"{_local_folder(image.folder)}/s0", destination, ())
+    target = _target_in(f"{_local_folder(image.folder, allow_external=image.allow_external)}/s0", destination, ())
     return replace(target, folder=dirname(target.folder), levels=levels, stated=tuple(level.key for level in image.levels))
 
 
@@ -354,10 +352,10 @@ def _local_folder(url: str, *, allow_external: bool = False) -> str:
     if is_remote(text):
         raise UnsupportedError(f"{text}: N5 is written to local folders only; write to one and copy it, for example with gsutil or aws s3")
     location = location_of(text)
-    if level_number(basename(location)) is None or not files.islink(location):
-        return files.realpath(location)
-    group = files.realpath(dirname(location))
-    Root(group, f"{group}/{FILE_NAME}", allow_external).check(f"{group}/{basename(location)}", basename(location))
+    name = basename(location) if level_number(basename(location)) is not None else None
+    group = location if name is None else dirname(location)
+    check_links_to(location, outermost_group(group), allow_external, f"{group}/{FILE_NAME}", name)
+    check_list_of_setup(group)
     return files.realpath(location)
 
 

@@ -11,7 +11,7 @@ from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedEr
 from wkwdask.formats.n5.array import dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DATASET_KEYS, FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.block import VARLENGTH, Compression, format_header, header_nbytes
-from wkwdask.formats.n5.layer import find_n5_layers, location_of
+from wkwdask.formats.n5.layer import find_n5_layers, location_of, outermost_group
 from wkwdask.formats.roots import Root
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.formats.zarr.documents import generic_array_document, group_document, is_view
@@ -293,7 +293,7 @@ def _checked_root(url: str | os.PathLike[str], documents: Documents, *, allow_ex
     if not files.isdir(root):
         raise MissingError(f"{root}: no such folder")
     for name in documents:
-        Root(root, allow_external=allow_external).check(f"{root}/{name}")
+        Root(outermost_group(root), allow_external=allow_external).check(f"{root}/{name}")
         if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", N5_MARK):
             raise ExistsError(f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left unchanged")
     return root

@@ -7,15 +7,15 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import TransformationWarning
+from wkwdask.errors import TransformationWarning, UnsupportedError
 from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
 from wkwdask.formats.webknossos.dataset import find_listed_arrays
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import FILE_NAME, array_record, format_document
 from wkwdask.formats.zarr.inspection import document_faults
-from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_level, is_image, is_zarr, read_node
-from wkwdask.formats.zarr.ngff import attributes_for_viewer, versions_of
+from wkwdask.formats.zarr.layer import NAME, coordinate_notes, find_zarr_layers, image_of_labels, image_of_level, is_image, is_zarr, read_node
+from wkwdask.formats.zarr.ngff import LABELS, attributes_for_viewer, versions_of
 from wkwdask.formats.zarr.ngff_edit import ArrayEdit, NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.served import has_shown_codecs
@@ -24,7 +24,7 @@ from wkwdask.formats.zarr.target import PREFIX, ArrayTarget, names_zarr_image, n
 from wkwdask.model.summary import summarize_arrays
 from wkwdask.model.target_image import Destination
 from wkwdask.store import files
-from wkwdask.store.paths import dirname, is_remote
+from wkwdask.store.paths import basename, dirname, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,6 +58,7 @@ class ZarrFormat(ArrayFormat):
     has_plain_arrays = True
     takes_axes = True
     recognise = staticmethod(is_zarr)
+    outermost = staticmethod(image_of_labels)
     is_image = staticmethod(is_image)
     target = staticmethod(ngff_target)
     names_target = staticmethod(names_zarr_image)
@@ -73,7 +74,7 @@ class ZarrFormat(ArrayFormat):
         for ignored in (image.details.ignored for image in images if image.details is not None):
             if ignored:
                 warnings.warn(ignored, TransformationWarning, stacklevel=2)
-        return resolved_images(url, images)
+        return resolved_images(url, images, self.outermost)
 
     def summarize(self, url: Url) -> Summary:
         return replace(summarize_arrays(url, find_zarr_layers(url)), notes=coordinate_notes(NAME.location(url)))
@@ -133,7 +134,10 @@ class ZarrFormat(ArrayFormat):
             edit = ArrayEdit(dirname(image.folder))
             edit.check_writable()
             return edit
-        removal = NgffRemoval(image.folder, keys)
+        labels, real = dirname(image.folder), files.realpath(image.folder)
+        if basename(labels) == LABELS and files.realpath(labels) != dirname(real) and all(level.key in keys for level in image.levels):
+            raise UnsupportedError(f"{image.folder}: leads to {real}, and {labels} lists it: remove the link and its name there, and then that folder")
+        removal = NgffRemoval(real, keys)
         removal.check_unreferenced()
         return removal
 

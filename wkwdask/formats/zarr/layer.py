@@ -16,7 +16,7 @@ from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.coordinate_systems import describe_scene, scene_paths
 from wkwdask.formats.zarr.documents import FILE_NAME, INNER_BOX
 from wkwdask.formats.zarr.extensions import check_members
-from wkwdask.formats.zarr.ngff import NgffImage, NgffLevel, check_version, parse_image, place_levels
+from wkwdask.formats.zarr.ngff import LABELS, NgffImage, NgffLevel, check_version, parse_image, place_levels
 from wkwdask.formats.zarr.ngff_copy import NgffGroup
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -25,7 +25,7 @@ from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_from_ratio, ratio_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, basename, is_below, is_remote, is_valid_path
+from wkwdask.store.paths import UrlName, basename, dirname, is_below, is_remote, is_valid_path
 from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store, with_witness
 
@@ -200,6 +200,12 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     if not images:
         raise MissingError(f"{location}: a Zarr group without arrays that can be listed; name one of them")
     return images
+
+
+def image_of_labels(folder: str) -> str:
+    """Return the local folder of the image to which labels belong, or the folder itself if it is in no ``labels``."""
+    above = dirname(dirname(folder))
+    return above if basename(dirname(folder)) == LABELS and any(files.isfile(f"{above}/{document}") for document in _DOCUMENTS[:4]) else folder
 
 
 def image_of_level(location: str) -> Image | None:

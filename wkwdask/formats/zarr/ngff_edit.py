@@ -248,9 +248,28 @@ class NgffRemoval(LevelRemoval):
         stored = read_attributes(self.folder)
         if stored is not None and find_image(stored[1], self.folder) is not None:
             update_attributes(self.folder, stored[0], self._without_arrays)
+        self._unlist_label()
+
+    def _unlist_label(self) -> None:
+        """Remove a label image without arrays from the list of its ``labels`` group."""
+        above, name = split(self.folder)
+        image, group = read_image(self.folder), read_attributes(above) if basename(above) == LABELS else None
+        if group is not None and image is not None and not image[1]["datasets"] and name in _listed_labels(group[1]):
+            update_attributes(above, group[0], partial(_without_label, name=name))
 
     def _without_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
         existing = find_image(attributes, self.folder)
         if existing is not None:
             existing[1]["datasets"] = [entry for entry in existing[1]["datasets"] if entry["path"] not in self.keys]
         return attributes
+
+
+def _listed_labels(attributes: Mapping[str, Any]) -> list[Any]:
+    listed = ome_of(attributes).get("labels")
+    return listed if isinstance(listed, list) else []
+
+
+def _without_label(attributes: dict[str, Any], name: str) -> dict[str, Any]:
+    rest = [other for other in _listed_labels(attributes) if other != name]
+    inner = {**ome_of(attributes), "labels": rest}
+    return {**attributes, "ome": inner} if "ome" in attributes else inner

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, FormatError, MetadataWarning, MissingError, UnsupportedError, ViewerWarning
-from wkwdask.formats.roots import Root
+from wkwdask.formats.roots import Root, check_links_to
 from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrChunks
@@ -25,7 +25,7 @@ from wkwdask.formats.zarr.encoding import (
     spliced_encoding,
     with_defaults_from,
 )
-from wkwdask.formats.zarr.layer import find_zarr_layers, read_node
+from wkwdask.formats.zarr.layer import find_zarr_layers, image_of_labels, read_node
 from wkwdask.formats.zarr.ngff import (
     DEFAULT_VERSION,
     LABELS,
@@ -119,8 +119,6 @@ class NgffTarget(TargetFolder):
         self._check_unlisted(paths)
         self._check_label(first, edit, is_label=is_label)
         root = self._root(version)
-        if basename(dirname(self.folder)) == LABELS:
-            replace(root, folder=dirname(dirname(self.folder))).check_documents(self.folder)
         folders = tuple(root.level_folder(path, [entry["path"] for entry in self._entries if entry["path"] not in paths]) for path in paths)
         names = None if entry is not None or self.image is None else [axis.get("name") for axis in shared.named]
         placed = list(zip(specs, encodings, extents, strict=True))
@@ -418,7 +416,8 @@ def ngff_target(destination: Destination) -> NgffTarget:
     text = destination.url.removeprefix(PREFIX)
     if is_remote(text):
         raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil")
-    folder = files.realpath(local_path(text))
+    named = local_path(text)
+    folder = files.realpath(named)
     if contains_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes WKW readable as Zarr in place)")
     if array_record(folder) is not None:
@@ -434,5 +433,6 @@ def ngff_target(destination: Destination) -> NgffTarget:
         other = min(others, default=None)
         if other is not None:
             raise ExistsError(f"{folder}: contains other files than an image ({other})")
+    check_links_to(named, image_of_labels(named), destination.allow_external)
     version, image = existing or (None, None)
     return NgffTarget(folder, destination, image, version)
