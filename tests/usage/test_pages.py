@@ -146,6 +146,7 @@ def comparable(text, folder):
     text = re.sub(r"\d[\d.,]* MB/s", "N MB/s", text)
     text = re.sub(r"memory +about .*", "memory about N", text)
     text = re.sub(r"on \d+ workers? like this machine's cores?", "on N workers", text)
+    text = re.sub(r"\d[\d.]* .B free", "N free", text)
     return "\n".join(" ".join(line.split()) for line in text.splitlines())
 
 
