@@ -185,7 +185,7 @@ def test_ids_are_widened_but_not_narrowed(tmp_path):
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(base), BLOCKS))
     assert layer_of(tmp_path / "merged", "seg")["largestSegmentId"] == {"customJsonEncoding": "bigint", "value": str(1 << 60)}
     small = make_dataset(tmp_path / "small", np.uint16)
-    with pytest.raises(UnsupportedError, match=r"annotation.zip\|zip:/data_0_Volume.zip\|zip:/1: holds uint32 in 1 channels, which .* cannot hold"):
+    with pytest.raises(UnsupportedError, match=r"annotation.zip\|zip:/data_0_Volume.zip\|zip:/1: holds uint32 in 1 channel, which .* cannot hold"):
         wkwdask.merge(small, path, tmp_path / "other")
 
 

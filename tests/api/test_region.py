@@ -153,7 +153,7 @@ def test_regions_that_do_not_fit_are_refused(mag, tmp_path):
             wkwdask.to_wkw(cube, mag, region=region)
     with pytest.raises(ValueError, match=r"has shape \(2, 2, 3\), the array has \(2, 2, 2\)"):
         wkwdask.to_wkw(cube, mag, region=region_of((13, 8, 5), (2, 2, 3)))
-    with pytest.raises(TypeError, match="holds 1 channels of uint16, the array is 1 of uint8"):
+    with pytest.raises(TypeError, match="holds 1 channel of uint16, the array is 1 of uint8"):
         wkwdask.to_wkw(cube.astype(np.uint8), mag, region=region_of((13, 8, 5), (2, 2, 2)))
     with pytest.raises(TypeError, match="the array is 2 of uint16"):
         wkwdask.to_wkw(np.ones((2, 2, 2, 2), np.uint16), mag, region=region_of((13, 8, 5), (2, 2, 2)))

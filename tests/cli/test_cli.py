@@ -193,7 +193,7 @@ def test_a_locked_mag_is_waited_for(dataset, call):
     code, _, err = call(*command)
     assert code == 1
     assert "another job" in err
-    code, _, err = call(*command, "--lock-wait", "20ms")
+    code, _, err = call(*command, "--lock-wait", "1s")
     assert code == 1
     assert re.match(r"waiting: .*another job.*\nerror: .*another job", err), err
     threading.Timer(0.5, lock.unlink).start()

@@ -156,6 +156,7 @@ def test_warnings_of_a_conversion_are_printed_once(tmp_path):
     assert (done.stdout + done.stderr).count("s002.tif") == 1
 
 
+@pytest.mark.needs("zarr")
 def test_summaries_and_checks_are_cards_in_notebooks(dataset, tmp_path):
     wkwdask.convert(dataset, tmp_path / "em.ome.zarr", layer="color")
     shown = {

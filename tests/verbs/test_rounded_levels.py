@@ -40,6 +40,7 @@ def test_level_without_complete_windows_is_reported(tmp_path):
     assert "(0, 0, 0) + (5, 3, 6) in mag 8-8-4, the complete windows of mag 1" in str(report)
 
 
+@pytest.mark.needs("imagecodecs")
 def test_file_that_equals_its_replacement_is_never_set_aside(tmp_path):
     """The encoding loses values: coarser chunks differ from those computed from the finer scale, however often they are written."""
     url = f"precomputed://{tmp_path}/volume"
@@ -119,7 +120,9 @@ def test_numbers_of_remaining_faults_agree_with_their_verb(kinds, state):
     assert str(RepairReport("/image", is_dry_run=False, actions=(), remaining=left)).endswith(f"nothing to do; {state}")
 
 
-@pytest.mark.parametrize("form", ["wkw", "zarr", "zarr-shards", "n5", "precomputed", "precomputed-shards"])
+@pytest.mark.parametrize(
+    "form", ["wkw", *(pytest.param(name, marks=pytest.mark.needs("zarr")) for name in ("zarr", "zarr-shards")), "n5", "precomputed", "precomputed-shards"]
+)
 def test_all_files_of_a_group_are_set_aside_and_missing_ones_are_written(tmp_path, form):
     shards = {"zarr": (8, 8, 8), "zarr-shards": (16, 16, 16), "precomputed-shards": (16, 16, 16)}.get(form)
     options = {"block_len": 8, "file_len": 2} if form == "wkw" else {"chunk_shape": (8, 8, 8)}

@@ -48,6 +48,11 @@ VERBS = {
     "save zarr": lambda ds, **force: wkwdask.save(NOISE, f"zarr://{ds}/em.zarr", **FOREIGN, **force),
     "save dask": lambda ds, **force: wkwdask.save(da.from_array(NOISE, chunks=32), ds / "new" / "1", **RAW, **force),
 }
+NEEDS = {"convert": "zarr", "save zarr": "zarr", "export": "tifffile"}
+
+
+def marked(verb):
+    return pytest.param(verb, marks=[pytest.mark.needs(NEEDS[verb])] if verb in NEEDS else [])
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +77,7 @@ def fake_disk(monkeypatch, nbytes, num_files=1 << 30):
     monkeypatch.setattr(os, "statvfs", lambda folder: free)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [marked(verb) for verb in VERBS])
 def test_a_job_that_cannot_fit_ends_before_any_work(ds, monkeypatch, verb):
     before = contents(ds)
     fake_disk(monkeypatch, 50_000)
@@ -86,7 +91,7 @@ def test_a_job_that_cannot_fit_ends_before_any_work(ds, monkeypatch, verb):
     assert contents(ds) != before
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [marked(verb) for verb in VERBS])
 def test_a_job_that_fits_says_nothing(ds, monkeypatch, verb):
     fake_disk(monkeypatch, 30 << 20)
     with warnings.catch_warnings():
@@ -94,6 +99,7 @@ def test_a_job_that_fits_says_nothing(ds, monkeypatch, verb):
         VERBS[verb](ds)
 
 
+@pytest.mark.needs("zarr")
 def test_data_that_compress_well_are_not_refused(tmp_path, monkeypatch):
     """One million voxels of four bytes, which take a few kilobytes."""
     ids = np.zeros((100, 100, 100), np.uint32)
@@ -150,6 +156,7 @@ def test_memory_has_no_limit(ds, monkeypatch):
     assert wkwdask.read("memory://space/seg/1")[0].any()
 
 
+@pytest.mark.needs("zarr")
 def test_the_command_has_the_option_and_the_plan_both_numbers(ds, monkeypatch):
     fake_disk(monkeypatch, 50_000)
     for command in (["copy", f"{ds}/seg", f"{ds}/new"], ["pyramid", f"{ds}/seg", "--method", "mode"], ["compress", f"{ds}/seg/1", "--compression", "lz4"]):
@@ -163,7 +170,7 @@ def test_the_command_has_the_option_and_the_plan_both_numbers(ds, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verb", ["copy", "convert", "rechunk blocks", "apply", "compress", "pyramid", "save"])
+@pytest.mark.parametrize("verb", [marked(verb) for verb in ("copy", "convert", "rechunk blocks", "apply", "compress", "pyramid", "save")])
 def test_a_real_small_disk(source, tmp_path, verb):
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -56,11 +56,13 @@ def expect_error(call, target, path, offset):
     assert not target.exists()
 
 
+@pytest.mark.needs("zarr")
 def test_wkw_to_zarr(wkw, tmp_path):
     where = damage(wkw, layer="em")
     expect_error(lambda: wkwdask.convert(wkw, tmp_path / "em.ome.zarr", layer="em"), tmp_path / "em.ome.zarr" / "1", *where)
 
 
+@pytest.mark.needs("zarr")
 def test_the_command_names_file_block_and_byte(wkw, tmp_path):
     path, offset = damage(wkw, layer="em")
     done = run_here("convert", str(wkw), str(tmp_path / "em.ome.zarr"), "--layer", "em")
@@ -84,6 +86,7 @@ def test_a_box_of_wkw(wkw, tmp_path):
     expect_error(lambda: wkwdask.copy(wkw, tmp_path / "b", bounding_box=box, translate=(8, 0, 0)), tmp_path / "b" / "em" / "1", *where)
 
 
+@pytest.mark.needs("zarr")
 def test_zarr_to_wkw_and_to_other_shards(wkw, tmp_path):
     wkwdask.convert(wkw, tmp_path / "em.ome.zarr", layer="em")
     shutil.copytree(tmp_path / "em.ome.zarr", tmp_path / "sound.ome.zarr")
@@ -96,7 +99,7 @@ def test_zarr_to_wkw_and_to_other_shards(wkw, tmp_path):
         np.testing.assert_array_equal(wkwdask.open(target, mag=1)[0], voxels())
 
 
-@pytest.mark.parametrize("target", ["n5://b.n5", "zarr://b.ome.zarr"])
+@pytest.mark.parametrize("target", ["n5://b.n5", pytest.param("zarr://b.ome.zarr", marks=pytest.mark.needs("zarr"))])
 def test_n5_to_others(wkw, tmp_path, monkeypatch, target):
     """Values of N5 are stored raw, so their number shows damage."""
     monkeypatch.chdir(tmp_path)
@@ -107,6 +110,7 @@ def test_n5_to_others(wkw, tmp_path, monkeypatch, target):
         (wkwdask.copy if target.startswith("n5") else wkwdask.convert)("n5://a.n5", target)
 
 
+@pytest.mark.needs("zarr")
 def test_verify_compares_all_voxels(wkw, tmp_path):
     report = wkwdask.convert(wkw, tmp_path / "a.ome.zarr", layer="em", verify=True)
     assert report.files

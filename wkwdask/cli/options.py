@@ -178,6 +178,8 @@ def _called_when_unlocked(call: Callable[[], Any], seconds: float) -> Any:
 
 
 def _parse_time(ctx: click.Context, param: click.Parameter, text: str) -> float:
+    if text == param.default:  # completion starts without dask
+        return 0.0
     from dask.utils import parse_timedelta
 
     try:

@@ -15,6 +15,8 @@ import wkwdask
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.viewer.layers import layers_of
 
+pytestmark = pytest.mark.needs("zarr")
+
 SIZE, CORNER = (20, 18, 12), (4, 6, 8)
 EM = np.random.default_rng(1).integers(1, 255, (2, *SIZE)).astype(np.uint8)
 IDS = EM[0].astype(np.uint32)
@@ -40,7 +42,8 @@ def layer(name, category, data_format, element_class, channels, mags):
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     """A dataset with an image in Zarr, in two mags, and a segmentation in N5."""
-    zarr = pytest.importorskip("zarr", reason="the extra zarr")
+    import zarr
+
     folder = tmp_path_factory.mktemp("dataset") / "ds"
     folder.mkdir()
     layers = [
@@ -134,7 +137,8 @@ def test_looking(dataset, tmp_path):
 @pytest.mark.parametrize("version", [2, 3])
 def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
     """As datasets have it that were made of OME-NGFF images; names of axes are no part of Zarr 2."""
-    zarr = pytest.importorskip("zarr", reason="the extra zarr")
+    import zarr
+
     record = layer("em", "color", "zarr", "uint16", 2, [(1, 1, 1)])
     record["mags"][0]["axisOrder"] = {"c": 0, "z": 1, "y": 2, "x": 3}
     document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 4, 40], "unit": "nanometer"}, "dataLayers": [record], "version": 1}

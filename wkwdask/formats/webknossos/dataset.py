@@ -342,7 +342,7 @@ def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
             "prefix of its format, such as precomputed://PATH"
         )
     target = "DATASET" if is_remote(dataset) else f"{dataset}/{layer.name}_wkw"
-    command = ("write to another layer; " if is_target else "") + shlex.join(["wkwdask", "convert", dataset, target, "--layer", layer.name])
+    command = ("write to another layer; " if is_target else "") + shlex.join(["wkwdask", "convert", f"{dataset}/{layer.name}", target])
     raise UnsupportedError(
         f"{layer.folder}: layer {layer.name} is stored as {_ARRAY_NAMES[ARRAY_FORMATS[stored]]} ({stored}), only WKW layers of a dataset are copied and "
         f"changed; {command} stores {'this one' if is_target else 'it'} as WKW"
