@@ -258,6 +258,7 @@ def test_an_interrupted_run_is_resumed(blob_dataset, tmp_path, after):
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")
 def test_other_settings_and_data_are_not_resumed(blob_dataset, tmp_path):
     with pytest.raises(StopError), stopping(tmp_path / "log", 30, StopError()):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
@@ -266,7 +267,7 @@ def test_other_settings_and_data_are_not_resumed(blob_dataset, tmp_path):
     change(blob_dataset / "seg" / "1")
     with pytest.raises(ResumeError, match="the source has changed"):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
-    wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1", existing="overwrite")
+    wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1", existing="restart")
     assert_same_components(result(blob_dataset / "cc" / "1"), of_labels(result(blob_dataset / "seg" / "1"), 26))
     with pytest.raises(ExistsError):
         wkwdask.connected_components(blob_dataset / "seg", blob_dataset / "cc" / "1")
