@@ -12,8 +12,8 @@ _STRETCH = 256  # values that is_zero_raw combines before it branches
 
 # Conditions at the end of a block (lz4_Block_format.md, "End of block conditions"), as LZ4_decompress_safe checks them: the last 5 bytes are literals, and
 # the last match starts at least 12 bytes before the end. It also accepts no match when fewer than 8 compressed bytes are left.
-_LAST_LITERALS, _MATCH_LIMIT, _SEQUENCE_NBYTES = 5, 12, 8
 _unsigned = np.uint64
+_LAST_LITERALS, _MATCH_LIMIT, _SEQUENCE_NBYTES = _unsigned(5), _unsigned(12), _unsigned(8)
 
 
 @helper
@@ -32,20 +32,7 @@ def is_zero_raw(values: Any, start: Any, stop: Any) -> Any:
 
 
 @helper
-def _lz4_length(source: Any, at: Any, end: Any, length: Any) -> Any:
-    """Complete a length of a token, and return it with the position after it."""
-    if length == 15:  # continued in the next bytes, up to the first that is not 255
-        while at < end:
-            more = np.int64(source[at])
-            at += 1
-            length += more
-            if more != 255:
-                break
-    return length, at
-
-
-@helper
-def is_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any, only_zeros: Any) -> Any:
+def is_lz4(source: Any, start: Any, nbytes: Any, decoded_nbytes: Any, only_zeros: Any) -> Any:
     """Return whether bytes are a valid LZ4 block, and with ``only_zeros`` whether it decodes to zeros, without decoding it."""
     # A block is a series of sequences (lz4_Block_format.md, "Compressed block format"):
     #
@@ -54,12 +41,21 @@ def is_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any, only_zeros: A
     #
     # A match repeats bytes that were decoded before. If all literals are zero, all matches are zero too, so checking the literals is enough. A block of 32^3
     # zero bytes takes about 140 bytes. For damaged bytes the result is False, so the decoder meets and reports the damage.
-    end = at + nbytes
-    done = 0
+    # Numbers are unsigned, since numba tests each signed index, and lengths are completed in place: with a function for both the loop takes twice the time.
+    at = _unsigned(start)
+    end, expected, done = at + _unsigned(nbytes), _unsigned(decoded_nbytes), _unsigned(0)
     while at < end:
-        token = np.int64(source[at])
-        literals, at = _lz4_length(source, at + 1, end, token >> 4)
-        if literals > end - at or literals > decoded_nbytes - done:
+        token = _unsigned(source[at])
+        at += _unsigned(1)
+        literals = token >> _unsigned(4)
+        if literals == _unsigned(15):  # continued in the next bytes, up to the first that is not 255
+            while at < end:
+                more = _unsigned(source[at])
+                at += _unsigned(1)
+                literals += more
+                if more != _unsigned(255):
+                    break
+        if literals > end - at or literals > expected - done:
             return False
         if only_zeros:
             for i in range(at, at + literals):
@@ -68,13 +64,21 @@ def is_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any, only_zeros: A
         at += literals
         done += literals
         if at == end:
-            return done == decoded_nbytes
-        if end - at < _SEQUENCE_NBYTES or done > decoded_nbytes - _MATCH_LIMIT:
+            return done == expected
+        if end - at < _SEQUENCE_NBYTES or done + _MATCH_LIMIT > expected:
             return False
-        offset = np.int64(source[at]) | np.int64(source[at + 1]) << 8
-        match, at = _lz4_length(source, at + 2, end, token & 15)
-        match += 4
-        if offset == 0 or offset > done or match > decoded_nbytes - _LAST_LITERALS - done:
+        offset = _unsigned(source[at]) | _unsigned(source[at + _unsigned(1)]) << _unsigned(8)
+        at += _unsigned(2)
+        match = token & _unsigned(15)
+        if match == _unsigned(15):
+            while at < end:
+                more = _unsigned(source[at])
+                at += _unsigned(1)
+                match += more
+                if more != _unsigned(255):
+                    break
+        match += _unsigned(4)
+        if offset == _unsigned(0) or offset > done or match + done + _LAST_LITERALS > expected:
             return False
         done += match
     return False
