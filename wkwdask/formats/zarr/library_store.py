@@ -1,51 +1,101 @@
-"""Read-only stores of zarr-python over local, memory and remote folders. Imports zarr."""
+"""Read-only stores of zarr-python over local, memory, zipped and remote folders. Imports zarr."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
-from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store
+from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
+from wkwdask.formats.zarr.view_store import in_thread
 from wkwdask.store import files, object_store
-from wkwdask.store.paths import is_memory, relpath
+from wkwdask.store.paths import is_on_disk, relpath
 from wkwdask.store.remote import RemoteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterable
 
-    from wkwdask.model.store import Store
+    from zarr.abc.store import ByteRequest
+    from zarr.core.buffer import Buffer, BufferPrototype
+
+    from wkwdask.model.store import Store as Folder
 
 
-def library_store(store: Store) -> Any:
+def library_store(store: Folder) -> Any:
     """Return the store of zarr-python for a folder."""
     if isinstance(store, RemoteStore):
         if store.client is object_store:
             return ObjectStore(object_store.store_of(store.url, store.access), read_only=True)
         return FsspecStore.from_url(store.url, read_only=True)
-    if is_memory(store.url):
-        return MemoryStore(_FolderMapping(store.url), read_only=True)  # type: ignore[arg-type, unused-ignore]
-    return LocalStore(store.url, read_only=True)
+    return LocalStore(store.url, read_only=True) if is_on_disk(store.url) else _FilesStore(store.url)
 
 
-class _FolderMapping(Mapping[str, Any]):
-    """Files below a ``memory://`` folder, as the mapping from keys to buffers that zarr's ``MemoryStore`` expects."""
+class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
+    """Files below a folder in memory or in a zip, which zarr-python itself cannot open."""
 
-    def __init__(self, folder: str) -> None:
+    supports_writes = False
+    supports_deletes = False
+    supports_listing = True
+
+    def __init__(self, folder: str, *, read_only: bool = True) -> None:
+        super().__init__(read_only=True)
+        del read_only
         self._folder = folder
 
-    def __getitem__(self, key: str) -> Any:
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, _FilesStore) and value._folder == self._folder
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return self._folder
+
+    def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        """Return the bytes of a file, None if it is absent; any other error is raised, since zarr-python reads absent chunks as the fill value."""
+        path = f"{self._folder}/{key}"
         try:
-            return default_buffer_prototype().buffer.from_bytes(files.read_bytes(f"{self._folder}/{key}"))
-        except OSError:
-            raise KeyError(key) from None
+            if byte_range is None:
+                return files.read_whole(path, sys.maxsize)  # which compares the checksum in a zip
+            with files.open_file(path) as file:
+                if isinstance(byte_range, RangeByteRequest):
+                    return file.read_some(byte_range.end - byte_range.start, byte_range.start)
+                if isinstance(byte_range, OffsetByteRequest):
+                    return file.read_some(max(0, file.nbytes - byte_range.offset), byte_range.offset)
+                return file.read_end(byte_range.suffix)
+        except (FileNotFoundError, NotADirectoryError):
+            if files.exists(path):  # the zip itself is gone
+                raise
+            return None
 
-    def __contains__(self, key: object) -> bool:
-        return files.isfile(f"{self._folder}/{key}")
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        data = await in_thread(self._read, key, byte_range)
+        return None if data is None else prototype.buffer.from_bytes(data)
 
-    def __iter__(self) -> Iterator[str]:
-        return (relpath(f"{folder}/{name}", self._folder) for folder, _, names in files.walk(self._folder) for name in names)
+    async def get_partial_values(self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]) -> list[Buffer | None]:
+        return list(await asyncio.gather(*(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)))
 
-    def __len__(self) -> int:
-        return files.count_tree(self._folder)[0]
+    async def exists(self, key: str) -> bool:
+        return bool(await in_thread(files.isfile, f"{self._folder}/{key}"))
+
+    async def set(self, key: str, value: Buffer) -> None:
+        raise ValueError(f"{self}: cannot be written")
+
+    async def delete(self, key: str) -> None:
+        raise ValueError(f"{self}: cannot be written")
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for folder, _, names in files.walk(self._folder):
+            for name in names:
+                key = relpath(f"{folder}/{name}", self._folder)
+                if key.startswith(prefix):
+                    yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for name in files.listdir(f"{self._folder}/{prefix}".rstrip("/")):
+            yield name

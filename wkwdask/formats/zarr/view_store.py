@@ -24,7 +24,8 @@ _pools: list[ThreadPoolExecutor] = []
 os.register_at_fork(after_in_child=_pools.clear)
 
 
-async def _in_thread(function: Any, *arguments: Any) -> Any:
+async def in_thread(function: Any, *arguments: Any) -> Any:
+    """Call a function outside of zarr's event loop."""
     if not _pools:
         _pools.append(ThreadPoolExecutor(_THREADS, thread_name_prefix="wkwdask-zarr-view"))
     return await asyncio.get_running_loop().run_in_executor(_pools[0], function, *arguments)
@@ -75,7 +76,7 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         # documents are in memory; a chunk is read and decoded in a thread, not in zarr's event loop
-        content = self._read(key) if key in self._group.documents else await _in_thread(self._read, key)
+        content = self._read(key) if key in self._group.documents else await in_thread(self._read, key)
         if content is None:
             return None
         buffer = prototype.buffer.from_bytes(content) if isinstance(content, bytes) else prototype.buffer.from_array_like(content.reshape(-1).view("B"))
@@ -92,7 +93,7 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
 
     async def exists(self, key: str) -> bool:
         """Return whether a document exists, or a chunk is not all zero."""
-        return key in self._group.documents or await _in_thread(self._read, key) is not None
+        return key in self._group.documents or await in_thread(self._read, key) is not None
 
     async def set(self, key: str, value: Buffer) -> None:
         raise ValueError(f"{self}: cannot be written")
