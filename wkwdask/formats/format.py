@@ -19,7 +19,7 @@ from wkwdask.model.target_array import InPlaceWrite, in_place_target
 from wkwdask.model.target_image import Destination, LevelCopy, LevelSpec
 from wkwdask.model.voxel_type import common_dtype, guess_category
 from wkwdask.store import files
-from wkwdask.store.locks import edited_file, locked_file
+from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock
 from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
@@ -426,6 +426,8 @@ class ArrayFormat:
                 with locked_file(edited_file(path), f"removal of {path}"):
                     if self.is_bare(folder):
                         files.unlink(path)
+            else:
+                remove_dead_lock(path)  # of a process that was killed after it removed the file
 
     def is_bare(self, folder: str) -> bool:
         """Return whether a folder contains nothing but documents of the image and leftovers of jobs."""

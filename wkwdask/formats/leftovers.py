@@ -92,6 +92,16 @@ def quarantine(path: str, level_folder: str, relative_path: str, why: str, *, ke
     return place
 
 
+def remove_quarantined_temporaries(level_folder: str) -> None:
+    """Remove what killed repairs of a level left of files in the quarantine; the caller holds the lock of the level."""
+    parent, level = split(level_folder)
+    if not files.islink(f"{parent}/{QUARANTINE_NAME}"):
+        for folder, _, names in files.walk(f"{parent}/{QUARANTINE_NAME}/{level}"):
+            for name in names:
+                if name.endswith(files.TEMPORARY_SUFFIX):
+                    files.unlink(f"{folder}/{name}")
+
+
 def withdraw_equal(path: str, place: str) -> bool:
     """Remove the copy of a file from the quarantine if the file has not changed since; return whether it was removed."""
     if not files.isfile(path) or not files.isfile(place) or not (files.samefile(path, place) or is_equal(path, place)):

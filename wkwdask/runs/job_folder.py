@@ -400,7 +400,8 @@ class InterruptedRemoval:
     @property
     def image(self) -> str:
         """Folder of the image."""
-        return self.command.removeprefix(REMOVAL).rpartition(_MAGS)[0]
+        image, named, rest = self.command.removeprefix(REMOVAL).rpartition(_MAGS)
+        return image if named else rest
 
     @property
     def mags(self) -> set[str]:
@@ -445,6 +446,17 @@ def release_dead_locks(parent: str) -> None:
             if holder.is_gone() and not can_be_handed_over(root):  # without a plan, nothing can continue it
                 files.remove_tree(root)
                 release_locks_of(holder.job, [target])
+
+
+def remove_ownerless_folder(lock: str) -> None:
+    """Remove the folder of the dead job that holds a lock if it has no owner record, inside :func:`guarded`."""
+    # Without the lock, nothing tells that the job has ended: it was killed before it wrote the record, or after it deleted it.
+    with contextlib.suppress(LockedError):
+        owner = read_owner(lock)
+        if owner is not None and owner.is_gone():
+            root = job_root(dirname(lock), owner.job)
+            if not files.exists(f"{root}/{OWNER_NAME}"):
+                files.remove_tree(root)
 
 
 def end_removal(root: str) -> None:

@@ -20,7 +20,7 @@ from wkwdask.runs.job_folder import InterruptedRemoval, JobFolder, discard_dead_
 from wkwdask.runs.job_records import check_no_job
 from wkwdask.runs.staged import settings_of
 from wkwdask.store import files
-from wkwdask.store.locks import Owner
+from wkwdask.store.locks import Owner, is_lock, read_owner
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, join, local_path
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat, MetadataEdit
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.model.store import StoredEntry
 
 _FOLDERS_PER_TASK = 16
 _FILES_PER_TASK = 4096
@@ -165,6 +166,8 @@ class Removals:
     """Folder of the dataset or image, if all of it is removed."""
     links: tuple[str, ...] = ()
     """Links to levels that killed removals removed."""
+    ended_images: tuple[str, ...] = ()
+    """Folders of images that killed removals removed whole."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -173,9 +176,11 @@ class Removals:
     def clear(self) -> None:
         """Remove the selected folder and its metadata, which list no level any more, if the folder contains nothing else."""
         unlink_dangling(self.links)
-        for root in self.roots:
-            remove_if_empty(dirname(root))
+        for folder in dict.fromkeys((*map(dirname, self.roots), *self.ended_images)):
+            remove_if_empty(folder)
         if self.whole is not None:
+            if not self.staged:
+                _remove_empty_folders(self.whole)  # of images whose removal was killed just before its end
             self.format.remove_image_files(self.whole)
             remove_if_empty(self.whole)
 
@@ -191,6 +196,8 @@ class RemovalWork(Work[tuple[int, int]]):
         if self._removals.roots:
             yield from self._delete(self._removals.roots)
         for root in self._removals.roots:
+            if dirname(root) in self._removals.ended_images:
+                self._removals.format.remove_image_files(dirname(root))
             end_removal(root)
         started: dict[int, JobFolder] = {}
         try:
@@ -255,20 +262,27 @@ def lay_out_removals(
     removed = {files.realpath(target) for removal in interrupted for target in removal.targets}
     dangling = tuple(link for link, target in links.items() if target in removed)
     is_all = layers is None and mags is None
+    ended = [removal.image for removal in interrupted if mags is None and not removal.mags and (layers is None or basename(removal.image) in layers)]
+    ended_images = [folder for folder in map(files.realpath, ended) if is_below(folder, files.realpath(path))]
+    if layers is not None and mags is None:
+        ended_images += filter(_is_left_over, (f"{files.realpath(path)}/{name}" for name in layers if basename(name) == name))
     try:
         resolved = its_format.find_removable(url, allow_external=allow_external)
-    except (FormatError, MissingError):
+    except (FormatError, MissingError) as error:
         # A killed removal may have dropped the levels from the metadata already: it is completed, and nothing else is left to remove.
         real = join(files.realpath(dirname(path)), basename(path))
-        if not any(is_below(folder, outer) for removal in interrupted for folder in removal.targets for outer in (path, real)):
+        is_interrupted = any(is_below(folder, outer) for removal in interrupted for folder in removal.targets for outer in (path, real))
+        # One that was killed in its last steps leaves an empty folder, perhaps with the documents of the image.
+        is_ending = is_all and isinstance(error, MissingError) and _is_left_over(path, its_format.image_files)
+        if not (is_interrupted or is_ending):
             raise
-        return Removals(its_format, (), (), job_roots, path if is_all else None, dangling)
+        return Removals(its_format, (), (), job_roots, path if is_all else None, dangling, tuple(ended_images))
     is_level = resolved.mag is not None or any(image.key is not None for image in resolved.layers)
     holds_images = not is_level and all(image.folder != path for image in resolved.layers)
     request = None if mags is None else tuple(map(str, mags))
     is_repeated = request is not None and any(removal.mags == set(request) for removal in interrupted)
     staged: list[Removal] = []
-    for image in _selected_images(its_format, resolved, layers, is_repeated=is_repeated):
+    for image in _selected_images(its_format, resolved, layers, ended_images, is_repeated=is_repeated):
         rest = None if mags is None else _not_removed(its_format, image, mags, interrupted)
         if rest is not None and is_repeated:
             rest = [mag for mag in rest if any(level.mag == mag for level in image.selected)]
@@ -276,7 +290,34 @@ def lay_out_removals(
             staged += (replace(removal, request=request) for removal in _stage(its_format, resolved, image, rest))
     left = [] if mags is not None or is_level else list(_remaining_paths(its_format, path, staged, holds_images=holds_images and layers is None))
     whole = path if is_all and not is_level and (holds_images or not staged) else None
-    return Removals(its_format, tuple(staged), tuple(left), job_roots, whole, dangling)
+    return Removals(its_format, tuple(staged), tuple(left), job_roots, whole, dangling, tuple(ended_images))
+
+
+def _is_left_over(folder: str, documents: Sequence[str] = ()) -> bool:
+    """Return whether a folder contains only some documents, locks of dead processes, and folders without files, so that no job works there."""
+    if files.islink(folder) or not files.isdir(folder):
+        return False
+    with files.scandir(folder) as entries:
+        return all(_is_remainder(entry, documents) for entry in list(entries))
+
+
+def _is_remainder(entry: StoredEntry, documents: Sequence[str]) -> bool:
+    if entry.is_dir(follow_symlinks=False):
+        return not entry.name.startswith(".") and _is_left_over(entry.path)
+    if is_lock(entry.name):
+        owner = read_owner(entry.path)
+        return owner is None or owner.is_gone()
+    return entry.name in documents or (entry.name.startswith(".") and entry.name.endswith(files.TEMPORARY_SUFFIX))
+
+
+def _remove_empty_folders(folder: str) -> None:
+    """Remove the folders below a folder that contain no files."""
+    if files.isdir(folder):
+        for name in files.listdir(folder):
+            path = f"{folder}/{name}"
+            if not name.startswith(".") and files.isdir(path) and not files.islink(path):
+                _remove_empty_folders(path)
+                remove_if_empty(path)
 
 
 def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
@@ -324,11 +365,14 @@ def _unfinished(folder: str, path: str, *, allow_external: bool) -> list[Interru
     return find_removals(folder) if external_location(dataset, folder) is None else []
 
 
-def _selected_images(its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None, *, is_repeated: bool) -> list[Image]:
+def _selected_images(
+    its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None, ended: Sequence[str], *, is_repeated: bool
+) -> list[Image]:  # fmt: skip
     """Return the selected images; those that the same call has removed whole before it was interrupted are left out."""
     if names is not None:
         listed = {image.name for image in resolved.layers}
-        return [resolved.choose_listed(name) for name in names if name in listed or not is_repeated]
+        removed = set(map(basename, ended))
+        return [resolved.choose_listed(name) for name in names if name in listed or not (is_repeated or name in removed)]
     return [image for image in resolved.layers if not its_format.why_not_removable(image)] or list(resolved.layers)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.formats.leftovers import age_seconds, is_external_temporary
 from wkwdask.formats.repair import FINISH, REMOVE, Action, RepairOptions, Unrepaired, summarize_faults
 from wkwdask.plans.regions import RegionGrid
+from wkwdask.runs.job_folder import remove_ownerless_folder
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
@@ -126,6 +127,7 @@ class LeftoverRepair:
         if locks:
             with guarded(folder):
                 for path in locks:
+                    remove_ownerless_folder(path)
                     remove_stale_lock(path)
 
     def remove_refused(self, folder: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import LockedError
-from wkwdask.formats.leftovers import quarantine, withdraw_equal
+from wkwdask.formats.leftovers import quarantine, remove_quarantined_temporaries, withdraw_equal
 from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store import files
@@ -129,6 +129,7 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Ve
     Returns, for each shard in ``plan.set_aside``, the files that changed, and whether an old one is in quarantine.
     """
     folder = plan.scope.folder
+    remove_quarantined_temporaries(folder)
     if plan.document is not None:
         publish_bytes(plan.scope.document, plan.document)
     changed = {spec.region if isinstance(spec, RegionSpec) else spec.shard for spec in plan.specs}

@@ -36,7 +36,7 @@ from wkwdask.formats.wkw.remote import open_in
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.target_image import Destination, LevelCopy
 from wkwdask.store import files
-from wkwdask.store.locks import edited_file, locked_file
+from wkwdask.store.locks import edited_file, locked_file, remove_dead_lock
 from wkwdask.store.paths import any_path, basename, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
@@ -228,7 +228,10 @@ class WebknossosFormat(ArrayFormat):
     def remove_image_files(self, folder: str) -> None:
         # Checked again under the lock: another job may add a layer in the meantime.
         path = f"{folder}/{FILE_NAME}"
-        if not files.exists(path) or not self.is_bare(folder):
+        if not self.is_bare(folder):
+            return
+        if not files.exists(path):
+            remove_dead_lock(path)  # of a process that was killed after it removed the file
             return
         with locked_file(edited_file(path), f"rm of {folder}"):
             datasource = read_datasource(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.leftovers import quarantine
+from wkwdask.formats.leftovers import quarantine, remove_quarantined_temporaries
 from wkwdask.formats.repair import EDIT_JSON, Action, DocumentRepair, RepairOptions, Unrepaired
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import (
@@ -189,6 +189,7 @@ class JsonRepair(DocumentRepair):
         if self._new is not None:
             with locked_file(edited_file(self._scope.json_path), "repair"):
                 if files.lexists(self._scope.json_path):
+                    remove_quarantined_temporaries(f"{dataset}/.")
                     quarantine(self._scope.json_path, f"{dataset}/.", basename(self._scope.json_path), "cannot be read")
                 publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
         if self._changes:
