@@ -222,6 +222,8 @@ def test_all_layers_goes_on_and_names_what_it_left_out(dataset):
         assert f"{dataset}/flat" in done.stdout
     assert contents(dataset / "color") == before
     assert len(wkwdask.info(dataset / "flat").layers[0].mags) > 1
+    done = run_here("submit", "pyramid", dataset, "--all-layers", "--coarsest", "2", "--cluster", "slurm-array")  # nothing is left to submit
+    assert (done.returncode, "left out: " in done.stderr) == (3, True)
     shutil.rmtree(dataset / "flat")
     document = json.loads((dataset / "datasource-properties.json").read_text())
     (dataset / "datasource-properties.json").write_text(json.dumps({**document, "dataLayers": document["dataLayers"][:2]}))

@@ -176,7 +176,10 @@ def submit(
         size = ArraySize(options["elements"], options["cpus"], None if walltime is None else _seconds(walltime), _nbytes(memory), options["at_once"])
         command = current_call().command
         batch = Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"], command=() if command is None else command.arguments)
-        ended = _submit_array(batch, (verb, *arguments), wait=wait)
+        code = _submit_array(batch, (verb, *arguments), wait=wait)
+        if code:
+            click.get_current_context().exit(code)
+        ended = code is not None
     else:
         raise click.UsageError(
             f"--cluster {config}: a cluster of kind {loaded.kind}, expected a batch script; run the command directly: wkwdask {verb} ... --cluster {config}"
@@ -209,8 +212,11 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
     return not wait or wait_for_end(number, partial(click.echo, err=True)) == "COMPLETED"
 
 
-def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
-    """Run a command until its tasks are submitted as a job array, or to its end if few tasks are left. Return False if ``wait`` is set and the array failed."""
+def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> int | None:
+    """Run a command until its tasks are submitted as a job array, or to its end if few tasks are left.
+
+    Return the exit code of a command that ended here, 0 after a submission, None if ``wait`` is set and the array failed.
+    """
     from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.job_array import submitting_to
     from wkwdask.runs.batch_file import HandedToSlurm
@@ -219,11 +225,11 @@ def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False)
     os.environ.pop(CLUSTER_VARIABLE, None)
     try:
         with submitting_to(batch):
-            click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
+            code = click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
     except HandedToSlurm as submission:
         _print_submission(submission)
-        return not wait or wait_for_batch(submission.root, submission.batch, partial(click.echo, err=True))
-    return True
+        return 0 if not wait or wait_for_batch(submission.root, submission.batch, partial(click.echo, err=True)) else None
+    return code if isinstance(code, int) else 0
 
 
 def _print_submission(handed: HandedToSlurm) -> None:
