@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.options_reference import reference
+from support.public_surface import GOLDEN, surface
 
 import wkwdask
 from wkwdask.api.options import StorageKeywords
@@ -42,6 +43,11 @@ def test_names_resolve():
         assert value.__name__ == name
     assert set(FUNCTIONS) | set(CLASSES) == set(wkwdask.__all__)
     assert {"open", "read", "to_wkw", "build_pyramid"} <= set(FUNCTIONS)
+
+
+def test_surface_is_as_recorded():
+    """No name, parameter or default changes by accident; ``python -m support.public_surface`` records a change that is meant."""
+    assert surface().splitlines() == GOLDEN.read_text().splitlines()
 
 
 def test_dir_lists_the_names():
