@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import shutil
@@ -25,7 +26,8 @@ from support.nginx import PASSWORD, USER
 from support.proxy import Answer, Drip, Endless, proxy
 
 import wkwdask
-from wkwdask.store import object_store
+from wkwdask.store import files, object_store, remote_files
+from wkwdask.verbs.manifest import hash_file
 
 pytestmark = pytest.mark.needs("obstore")
 
@@ -73,7 +75,8 @@ def test_a_server_that_sends_byte_after_byte_is_left(far, monkeypatch, where):
 _PATIENT = """
 import sys
 from wkwdask import cli
-from wkwdask.store import object_store
+from wkwdask.store import files, object_store, remote_files
+from wkwdask.verbs.manifest import hash_file
 object_store._NO_ANSWER_SECONDS = 3600
 sys.argv = ["wkwdask", "info", sys.argv[1]]
 cli.main()
@@ -113,6 +116,19 @@ def test_a_short_answer_that_unpacks_to_a_gigabyte(far, tmp_path, name, where):
     assert "Error: " in text, text
     assert "MemoryError" not in text, text
     assert int(growth) < MOST_NBYTES, text
+
+
+def test_a_file_that_is_read_as_a_stream_is_no_larger_than_a_document(far):
+    bomb = Answer(200, _packed_zeros(65 << 20), {"Content-Encoding": "gzip"})
+    far.fault = lambda request: bomb
+    with pytest.raises(wkwdask.CorruptError, match="expected at most 67108864"):
+        files.open_stream(f"{far.url}/wkw/notes")
+
+
+def test_the_hash_of_a_file_on_a_server_that_is_larger_than_a_document(far, stored, monkeypatch):
+    monkeypatch.setattr(remote_files, "_LARGEST_DOCUMENT_NBYTES", 16)
+    data = next(iter(sorted((stored / "wkw/color/1").rglob("*.wkw"))))
+    assert hash_file(f"{far.url}/{data.relative_to(stored)}") == (hashlib.sha256(data.read_bytes()).hexdigest(), data.stat().st_size)
 
 
 # ------------------------------------------------------------------------------------------------ places
@@ -208,6 +224,24 @@ def test_a_signature_is_not_sent_to_another_server(s3, web, monkeypatch):
             wkwdask.read(f"{s3.url}/none/color/1")
         assert first.requests
         assert not [request for request in other.requests if "authorization" in request.headers]
+
+
+AZURE_KEYS = {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_SAS_KEY": "sv=2024-01-01&sig=signature-of-the-tests"}
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize(("url", "variables"), [("s3://bucket", KEYS), ("az://bucket", AZURE_KEYS)])
+def test_a_token_is_not_sent_to_another_host(far, monkeypatch, url, variables):
+    with proxy(far.url) as other, proxy(far.url) as first:
+        elsewhere = other.url.replace("127.0.0.1", "localhost")
+        first.fault = lambda request: Answer(307, b"", {"Location": f"{elsewhere}{request.path}"})
+        places = {"AWS_ENDPOINT_URL": first.url, "AWS_REGION": "us-east-1", "AZURE_STORAGE_ENDPOINT": f"{first.url}/account"}
+        for name, value in (variables | places | {"AWS_ALLOW_HTTP": "true", "AZURE_ALLOW_HTTP": "true"}).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(OSError, match="cannot be read: the server redirects to another host, which is not followed with credentials"):
+            wkwdask.open(f"{url}/wkw/color/1")
+        assert first.requests
+        assert not other.requests
 
 
 @pytest.mark.usefixtures("no_credentials")

@@ -110,7 +110,8 @@ def google_credentials(access: Access) -> Credentials:
 def azure_credentials(access: Access, account: str | None) -> Credentials:
     """Return the options of a container of Azure, whose account the URL may name."""
     account = account or access.account
-    options: dict[str, Any] = {key: value for key, value in (("account_name", account), ("endpoint", access.endpoint)) if value}
+    endpoint = access.endpoint or _variable("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+    options: dict[str, Any] = {key: value for key, value in (("account_name", account), ("endpoint", endpoint)) if value}
     if access.anonymous:
         return Credentials({**options, "skip_signature": True}, "anonymous access")
     if _variable(*_AZURE_KEYS):

@@ -34,6 +34,8 @@ _SLOWEST_NBYTES = 4 << 10  # of a body per second [bytes], on average: slower se
 _PAUSES_SECONDS = (0.2, 1.0)  # before each of the first retries [s]
 _MAX_RETRIES = 4
 _CLIENT = {"allow_http": True, "connect_timeout": "3s", "timeout": "10m", "pool_max_idle_per_host": "64"}
+_NOWHERE = "127.0.0.1:0"
+_KEYS_WITHOUT_REQUESTS = ("AWS_ACCESS_KEY_ID", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN")
 _AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.]+)\.(dfs|blob)\.core\.windows\.net")
 
 
@@ -236,11 +238,27 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
         kind, container, credentials = _bucket(protocol, server, access)
         if kind == "S3Store":
             client["allow_http"] = not credentials.options.get("endpoint", "https://").startswith("https://")
+        client.update(_no_other_host(credentials))
         return Connection(getattr(stores, kind)(container, prefix=prefix or None, **credentials.options, **common), place, credentials.who)
     except Exception as error:  # obstore's own errors, and builtin ones
         if isinstance(error, (ModuleNotFoundError, MissingError)):
             raise
         raise UnsupportedError(f"{url}: cannot be read: {str(error).partition(_DEBUG)[0]}") from None
+
+
+def _no_other_host(credentials: Credentials) -> dict[str, str]:
+    """Return settings under which a client with keys reaches only the stated endpoint, where a redirect may lead elsewhere.
+
+    The network library removes the signature from a redirected request, but neither the session token of S3 nor the address, which holds an Azure SAS, as its
+    referrer. It has no setting against redirects, so all other hosts get a proxy that nobody can reach. Keys that are requested from other hosts, and
+    users with a proxy of their own, need these other hosts.
+    """
+    from urllib.request import getproxies  # slow to import
+
+    endpoint = credentials.options.get("endpoint")
+    has_keys = "access_key_id" in credentials.options or "credential_provider" in credentials.options or any(map(os.environ.get, _KEYS_WITHOUT_REQUESTS))
+    host = None if endpoint is None or credentials.options.get("skip_signature") or not has_keys else urlsplit(endpoint).hostname
+    return {} if host is None or getproxies() else {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": host}
 
 
 def _bucket(protocol: str, server: str, access: Access) -> tuple[str, str, Credentials]:
@@ -269,6 +287,7 @@ _CAUSES = (
     # Words of the network library.
     (r"InvalidCertificate|invalid peer certificate|UnknownIssuer", "the server's TLS certificate is not valid"),
     (r"dns error|failed to lookup|ResolveError|\"dns\"", "the name of the server is unknown"),
+    (rf"\b{re.escape(_NOWHERE)}\b(?!\d)", "the server redirects to another host, which is not followed with credentials"),
     (r"ConnectionRefused|Connection refused", "the server refuses connections"),
     (r"NetworkUnreachable|HostUnreachable|No route to host", "the server cannot be reached"),
     (r"URL scheme is not allowed|BadScheme", "the server redirects to an address without encryption (http), which is not followed"),

@@ -18,7 +18,6 @@ from wkwdask.store.remote import OpenRemoteFile, RemoteEntry, RemoteStore, for_a
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_LARGEST_NBYTES = 1 << 30  # of a file that is read whole
 _LARGEST_DOCUMENT_NBYTES = 64 << 20  # unpacked: a server may send a small gzip stream of a huge one
 _HEAD_NBYTES = 64 << 10
 _TRUSTED_SECONDS = 2.0
@@ -50,7 +49,7 @@ class RemoteFileSystem:
         for_all(lambda path: _recent_of(path) or _request(path, _LARGEST_DOCUMENT_NBYTES), paths)
 
     def open_stream(self, path: str) -> BinaryIO:
-        return io.BytesIO(self.read_whole(path, _LARGEST_NBYTES))
+        return io.BytesIO(self.read_whole(path, _LARGEST_DOCUMENT_NBYTES))
 
     def stat(self, path: str, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the size of a file. A prefix of other files is a folder, if the server can list them."""

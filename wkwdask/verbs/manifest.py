@@ -87,11 +87,19 @@ def hashed_files(root: str, inside: str = "", seen: set[str] | None = None) -> I
 def hash_file(path: str) -> tuple[str, int]:
     """Return the SHA-256 (hexadecimal) and size [bytes] of a file."""
     state, nbytes = hashlib.sha256(), 0
-    with files.open_stream(path) as file:
-        while piece := file.read(_READ_NBYTES):
-            state.update(piece)
-            nbytes += len(piece)
+    for piece in _pieces(path):
+        state.update(piece)
+        nbytes += len(piece)
     return state.hexdigest(), nbytes
+
+
+def _pieces(path: str) -> Iterator[bytes]:
+    """Yield the content of a file piece by piece: a data file on a server may be larger than any document."""
+    with files.open_file(path) as file:
+        if not getattr(file, "encoding", ""):
+            yield from (file.read_some(_READ_NBYTES, first) for first in range(0, file.nbytes, _READ_NBYTES))
+            return
+    yield files.read_bytes(path)  # unpacked: a server keeps it packed
 
 
 def read_manifest(root: str) -> dict[str, str]:
