@@ -35,7 +35,11 @@ _PAUSES_SECONDS = (0.2, 1.0)  # before each of the first retries [s]
 _MAX_RETRIES = 4
 _CLIENT = {"allow_http": True, "connect_timeout": "3s", "timeout": "10m", "pool_max_idle_per_host": "64"}
 _NOWHERE = "127.0.0.1:0"
-_KEYS_WITHOUT_REQUESTS = ("AWS_ACCESS_KEY_ID", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN")
+_STATIC_KEYS = {
+    "S3Store": ("AWS_ACCESS_KEY_ID",),
+    "AzureStore": tuple(f"AZURE_STORAGE_{name}" for name in ("ACCOUNT_KEY", "ACCESS_KEY", "SAS_KEY", "SAS_TOKEN")),
+}
+"""Variables with keys that are used without asking another server."""
 _AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.]+)\.(dfs|blob)\.core\.windows\.net")
 
 
@@ -238,7 +242,7 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
         kind, container, credentials = _bucket(protocol, server, access)
         if kind == "S3Store":
             client["allow_http"] = not credentials.options.get("endpoint", "https://").startswith("https://")
-        client.update(_no_other_host(credentials))
+        client.update(_no_other_host(kind, credentials))
         return Connection(getattr(stores, kind)(container, prefix=prefix or None, **credentials.options, **common), place, credentials.who)
     except Exception as error:  # obstore's own errors, and builtin ones
         if isinstance(error, (ModuleNotFoundError, MissingError)):
@@ -246,7 +250,7 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
         raise UnsupportedError(f"{url}: cannot be read: {str(error).partition(_DEBUG)[0]}") from None
 
 
-def _no_other_host(credentials: Credentials) -> dict[str, str]:
+def _no_other_host(kind: str, credentials: Credentials) -> dict[str, str]:
     """Return settings under which a client with keys reaches only the stated endpoint, where a redirect may lead elsewhere.
 
     The network library removes the signature from a redirected request, but neither the session token of S3 nor the address, which holds an Azure SAS, as its
@@ -256,7 +260,7 @@ def _no_other_host(credentials: Credentials) -> dict[str, str]:
     from urllib.request import getproxies  # slow to import
 
     endpoint = credentials.options.get("endpoint")
-    has_keys = "access_key_id" in credentials.options or "credential_provider" in credentials.options or any(map(os.environ.get, _KEYS_WITHOUT_REQUESTS))
+    has_keys = "access_key_id" in credentials.options or "credential_provider" in credentials.options or any(map(os.environ.get, _STATIC_KEYS.get(kind, ())))
     host = None if endpoint is None or credentials.options.get("skip_signature") or not has_keys else urlsplit(endpoint).hostname
     return {} if host is None or getproxies() else {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": host}
 
