@@ -246,12 +246,43 @@ def test_the_root_may_be_a_link(originals, tmp_path, kind, verb):
     if verb == "quarantine":
         (tmp_path / "A" / LEVELS[kind] / ".wkwdask-files.npy").write_bytes(b"")
     result = tried(verb, kind, f"{WRITERS[kind][0]}{tmp_path}/link", originals)
+    assert contents(tmp_path / "A") != before, result
+    assert "lies outside" not in result
     if verb == "rm":
-        assert "is a symbolic link; remove the link itself, or its target" in result
-        assert contents(tmp_path / "A") == before
-    else:
-        assert contents(tmp_path / "A") != before, result
-        assert "lies outside" not in result
+        assert not (tmp_path / "A" / LEVELS[kind]).exists()
+        assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_rm_of_a_whole_image_does_not_follow_a_link(originals, tmp_path, kind):
+    shutil.copytree(originals / kind, tmp_path / "A")
+    (tmp_path / "link").symlink_to(tmp_path / "A")
+    before = contents(tmp_path / "A")
+    assert "is a symbolic link; remove the link itself, or its target" in tried("rm whole", kind, f"{WRITERS[kind][0]}{tmp_path}/link", originals)
+    assert contents(tmp_path / "A") == before
+
+
+@pytest.mark.parametrize("choice", [{"layer": "color"}, {"mags": ["2"]}], ids=["layer", "mags"])
+def test_rm_of_a_part_of_a_linked_dataset(originals, tmp_path, choice):
+    shutil.copytree(originals / "wkw", tmp_path / "A")
+    (tmp_path / "link").symlink_to("A")
+    wkwdask.rm(tmp_path / "link", **choice)
+    assert not (tmp_path / "A/color/2").exists()
+    assert (tmp_path / "A/color/1").exists() is ("mags" in choice)
+    assert wkwdask.verify(tmp_path / "A").is_sound
+
+
+def test_rm_refuses_a_mag_or_a_layer_that_is_a_link(originals, tmp_path):
+    shutil.copytree(originals / "wkw", tmp_path / "A")
+    shutil.copytree(originals / "wkw", tmp_path / "B")
+    shutil.rmtree(tmp_path / "B/color")
+    (tmp_path / "B/color").symlink_to("../A/color")
+    (tmp_path / "mag").symlink_to("A/color/2")
+    before = contents(tmp_path / "A")
+    for path, text in (("B/color", "lies outside the dataset"), ("mag", "is a symbolic link")):
+        with pytest.raises(wkwdask.UnsupportedError, match=text):
+            wkwdask.rm(tmp_path / path, mags=["2"])
+    assert contents(tmp_path / "A") == before
 
 
 # ------------------------------------------------------------------------------------------------ documents that are links
@@ -399,9 +430,6 @@ def test_links_inside_of_the_root_are_kept(originals, tmp_path, kind, verb, root
         _damage(volume, kind)
     url, before = f"{WRITERS[kind][0]}{tmp_path}/{'link' if root_is_link else 'B'}", contents(volume)
     result = tried(verb, kind, url, originals)
-    if verb == "rm" and root_is_link:
-        assert "is a symbolic link; remove the link itself" in result
-        return
     assert contents(volume) != before, result
     assert "lead" not in result
     assert (volume / DOCUMENTS[kind]).is_symlink()

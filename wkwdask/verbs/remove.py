@@ -247,11 +247,12 @@ def lay_out_removals(
     if is_remote(location):
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
     path = local_path(location)
-    if files.islink(path) and not allow_external:
+    is_part = (layers is not None or mags is not None) and not its_format.is_level_folder(path)  # of a root, which may be a link as for other verbs
+    if files.islink(path) and not allow_external and not is_part:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
     container = Root(its_format.outermost(path), allow_external=allow_external)
     container.check(path)  # before killed removals there are completed
-    if files.islink(path) and mags is not None and its_format is not default_format() and container.outside(path) is None:
+    if files.islink(path) and is_part and its_format is not default_format() and container.outside(path) is None:
         path = files.realpath(path)
         url = f"{its_format.name}://{path}"
     links = _links_to_levels(path) if allow_external else {}
