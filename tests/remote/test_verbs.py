@@ -156,3 +156,11 @@ def _cells():
 @pytest.mark.parametrize(("name", "form", "place"), list(_cells()), ids=str, indirect=["form", "place"])
 def test_verb(name, form, place, stored, tmp_path):
     VERBS[name](form.url(place), form, form.url(stored), tmp_path)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.prefix], ids=str)
+@pytest.mark.parametrize("verb", [wkwdask.copy, wkwdask.rechunk, wkwdask.compress], ids=lambda verb: verb.__name__)
+def test_a_web_address_without_prefix_is_copied_as_the_format_that_is_there(stored, web, tmp_path, form, verb):
+    address, options = form.url(web.url), {"encoding": "raw"} if form.prefix.startswith("precomputed") and verb is wkwdask.compress else {}
+    verb(address.removeprefix(form.prefix), f"{form.prefix}{tmp_path}/new", **options)
+    np.testing.assert_array_equal(wkwdask.read(f"{form.prefix}{tmp_path}/new"), form.array())

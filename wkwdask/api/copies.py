@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
+from wkwdask.formats.opening import prefixed_url
 from wkwdask.formats.registry import default_format, format_of, storage_records
 from wkwdask.formats.replaceable import replaces
 from wkwdask.formats.roots import root_of
@@ -113,6 +114,7 @@ def rechunk(
     >>> report.files
     1
     """
+    url = prefixed_url(url)
     source_format = format_of(url) or default_format()
     source_format.check_writable(url)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
@@ -162,6 +164,7 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     >>> report.nbytes_out < report.nbytes_in
     True
     """
+    url = prefixed_url(url)
     record = (format_of(url) or default_format()).options
     names = [name for name, _ in options_of(record)]
     if names and compression is None and not record.compressor and all(options.get(name) is None for name in names):
@@ -300,6 +303,7 @@ def copy(
     8
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
+    url = prefixed_url(url)
     source_format = format_of(url) or default_format()
     source_format.check_writable(url)
     options = RechunkOptions(source_format.options(), box, vec3(translate, "translate"), "copy", allow_external)

@@ -71,6 +71,16 @@ def recognised_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
     return url
 
 
+def prefixed_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return a URL as ``find`` opens it: with the prefix of the format that was recognised, if it names none and is remote."""
+    if is_remote(os.fspath(url)) and format_of(url) is None:
+        try:
+            default_format().find(url, None)
+        except MissingError:
+            return recognised_url(url)
+    return url
+
+
 def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> None:
     """Use options for the server or bucket of a remote URL in the rest of this process."""
     if options is None:
