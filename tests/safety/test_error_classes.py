@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import warnings
 import zipfile
+from subprocess import run
 
 import numpy as np
 import pytest
 
 import wkwdask
-from wkwdask.errors import CorruptError, MetadataWarning, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MetadataWarning, MissingError, UnsupportedError
 
+WKWDASK = (sys.executable, "-m", "wkwdask")
 VOXELS = np.arange(210, dtype=np.uint8).reshape(5, 6, 7)
 
 
@@ -52,6 +56,20 @@ def zarr_of_huge_chunks(folder):
     (folder / "huge.zarr/zarr.json").write_text(json.dumps(document))
 
 
+def zarr_of_a_rectilinear_grid(folder):
+    (folder / "rect.zarr").mkdir()
+    grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[2, 3], [3, 3], [7]]}}
+    document = {
+        "zarr_format": 3, "node_type": "array", "shape": [5, 6, 7], "data_type": "uint8", "chunk_grid": grid, "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0, "codecs": [{"name": "bytes"}],
+    }  # fmt: skip
+    (folder / "rect.zarr/zarr.json").write_text(json.dumps(document))
+
+
+def nothing(folder):
+    pass
+
+
 NO_ZIP = [f"{prefix}nosuch.zip{inside}" for prefix in ("", "zarr://", "n5://", "precomputed://") for inside in ("|zip:", "|zip:a/b", "|zip:in.zip|zip:")]
 ERRORS = [  # prepare, URL, layer, class, parts of the text
     *((zip_of_text, url, None, MissingError, ["/nosuch.zip: no such zip file"]) for url in NO_ZIP),
@@ -60,10 +78,13 @@ ERRORS = [  # prepare, URL, layer, class, parts of the text
     (dataset_with_layer_twice, "ds", "color", CorruptError, ["/ds/datasource-properties.json: dataLayers[0].name: 2 layers", "'color'", "rename"]),
     (dataset_with_layer_twice, "ds/color/1", None, CorruptError, ["/ds/datasource-properties.json: dataLayers[0].name: 2 layers", "'color'", "rename"]),
     (zarr_of_huge_chunks, "huge.zarr", None, UnsupportedError, ["/huge.zarr/zarr.json: expected chunks of at most", "[9007199254740992, 4, 4]", "smaller"]),
+    (zarr_of_a_rectilinear_grid, "rect.zarr", None, UnsupportedError, ["/rect.zarr: chunk_grid: 'rectilinear'", "'regular'", "with chunks of one size"]),
+    *((nothing, f"{prefix}a\udcff/b", None, MissingError, ["/a\udcff/b"]) for prefix in ("", "zarr://", "n5://", "precomputed://")),
+    (nothing, "a\udcff.zip|zip:", None, MissingError, ["/a\udcff.zip: no such zip file"]),
 ]
 
 
-@pytest.mark.parametrize(("prepare", "url", "layer", "kind", "parts"), ERRORS, ids=[f"{row[1]} {row[2] or ''}" for row in ERRORS])
+@pytest.mark.parametrize(("prepare", "url", "layer", "kind", "parts"), ERRORS, ids=[ascii(f"{row[1]} {row[2] or ''}") for row in ERRORS])
 def test_the_error_names_the_file_and_the_remedy(tmp_path, monkeypatch, prepare, url, layer, kind, parts):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)
@@ -71,6 +92,73 @@ def test_the_error_names_the_file_and_the_remedy(tmp_path, monkeypatch, prepare,
         wkwdask.read(url, layer=layer)
     assert type(caught.value) is kind
     assert all(part in str(caught.value) for part in parts), caught.value
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "repair", "pyramid", "compress"])
+def test_the_command_line_names_a_path_that_is_no_text(tmp_path, command):
+    result = run([*WKWDASK, command, str(tmp_path / "a\udcff")], capture_output=True, check=False)
+    assert result.returncode in (1, 2)
+    assert b"/a\\udcff: no such folder" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+@pytest.mark.needs("zarr")
+@pytest.mark.parametrize("dtype", ["u1", "<u2", "<u4"])
+def test_zarr_2_with_shuffled_bytes_in_zlib_is_read(tmp_path, dtype):
+    import numcodecs
+    import zarr
+
+    filters, compressor = [numcodecs.Shuffle(np.dtype(dtype).itemsize)], numcodecs.Zlib(1)
+    array = zarr.create_array(str(tmp_path / "a.zarr"), shape=(5, 6, 7), chunks=(3, 3, 3), dtype=dtype, zarr_format=2, filters=filters, compressors=compressor)
+    array[...] = VOXELS
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "a.zarr")[0], VOXELS.T)
+    assert wkwdask.verify(tmp_path / "a.zarr").is_sound
+
+
+LINKED = ["ds", "ds/color"]
+
+
+@pytest.mark.parametrize("link", LINKED)
+@pytest.mark.parametrize("write", ["convert", "to_wkw"])
+def test_a_dangling_link_above_a_new_mag_is_named_with_its_target(tmp_path, write, link):
+    wkwdask.to_n5(VOXELS[None], tmp_path / "a.n5")
+    (tmp_path / "ds").mkdir() if "/" in link else None
+    (tmp_path / link).symlink_to(tmp_path / "nowhere")
+    source = tmp_path / "a.n5" if write == "convert" else VOXELS[None]
+    with pytest.raises(MissingError, match=rf"/{link}: a symbolic link to {tmp_path}/nowhere, which does not exist; create that folder, or remove the link"):
+        getattr(wkwdask, write)(source, tmp_path / "ds/color/1", voxel_size=(4, 4, 40))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_scale_that_is_a_dangling_link_is_reported_beside_the_others(tmp_path):
+    wkwdask.to_precomputed(np.ones((1, 64, 64, 64), np.uint8), tmp_path / "v", voxel_size=(4, 4, 40))
+    wkwdask.build_pyramid(f"precomputed://{tmp_path}/v", mags=["2-2-1", "4-4-1"])
+    shutil.rmtree(tmp_path / "v/8_8_40")
+    (tmp_path / "v/8_8_40").symlink_to(tmp_path / "nowhere")
+    problems = {scale.key: scale.problem for scale in wkwdask.info(tmp_path / "v").scales}
+    assert "v/8_8_40: a symbolic link to a missing folder" in problems.pop("8_8_40")
+    assert problems == {"4_4_40": "", "16_16_40": ""}
+    for allow_external in (False, True):
+        assert "not repaired: error folder.dangling: " in str(wkwdask.repair(tmp_path / "v", allow_external=allow_external))
+
+
+@pytest.mark.needs("webknossos")
+@pytest.mark.parametrize("data_format", ["zarr", "zarr3"])
+def test_axes_to_which_no_array_can_be_added_name_the_remedy(tmp_path, data_format):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # readers of microscopes that are not installed
+        import webknossos
+
+    dataset = webknossos.Dataset(tmp_path / "ds", voxel_size=(4, 4, 40))
+    box = webknossos.BoundingBox((0, 0, 0), (64, 64, 64))
+    layer = dataset.add_layer("seg", "segmentation", dtype="uint8", data_format=data_format, bounding_box=box, largest_segment_id=1)
+    layer.add_mag(1).write(np.ones((1, 64, 64, 64), np.uint8), absolute_offset=(0, 0, 0))
+    for verb in (wkwdask.build_pyramid, wkwdask.compress):
+        with pytest.raises(FormatError, match=r"/seg: the axes of the image are .*; wkwdask convert stores it as a new image"):
+            verb(f"zarr://{tmp_path}/ds/seg")
+    wkwdask.convert(f"zarr://{tmp_path}/ds/seg", f"zarr://{tmp_path}/new")
+    wkwdask.build_pyramid(f"zarr://{tmp_path}/new", mags=["2-2-1"])
+    assert wkwdask.read(f"zarr://{tmp_path}/new", mag="2-2-1").any()
 
 
 def test_info_and_verify_name_a_zip_that_does_not_exist(tmp_path):

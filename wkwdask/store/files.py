@@ -353,8 +353,15 @@ def makedirs(path: str) -> None:
         makedirs(dirname(path))
         makedirs(path)
     except OSError:
+        check_folder_link(path)
         if not isdir(path):
             raise
+
+
+def check_folder_link(path: str) -> None:
+    """Raise MissingError for a dangling link in place of a folder."""
+    if islink(path) and not exists(path):
+        raise MissingError(f"{path}: a symbolic link to {readlink(path)}, which does not exist; create that folder, or remove the link")
 
 
 def make_folders_below(folder: str, path: str) -> None:

@@ -201,6 +201,8 @@ class Repair:
 
     def _broken_shards(self, scope: LevelScope) -> dict[Vec3, list[Fault]]:
         """Return the shards of a level with faults that a repair handles."""
+        if any(fault.kind == "folder.dangling" for fault in self._by_path.get(scope.folder, ())):
+            return {}  # its files cannot be listed
         serious = {
             path: handled
             for path, faults in self._by_path.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wkwdask.errors import MissingError
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.precomputed.array import with_stored_suffix
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, listed_scales, sorted_scales
@@ -104,11 +105,17 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
     if level.problem:
         return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
     scale: Scale = level.details
-    count, nbytes = file_sizes(image.details.store.at(level.folder), is_sharded=scale.sharding is not None) if image.details.store.is_local else (None, None)
+    count = nbytes = None
+    problem = ""
+    if image.details.store.is_local:
+        try:
+            count, nbytes = file_sizes(image.details.store.at(level.folder), is_sharded=scale.sharding is not None)
+        except MissingError as error:  # a dangling link: the other scales can be summarized
+            problem = str(error)
     box = BoundingBox(scale.voxel_offset, scale.size, level.mag or MAG_1)
     sharding = describe_sharding(scale)
     return ScaleSummary(
-        scale.key, level.folder, level.mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, sharding, scale.hidden, count, nbytes
+        scale.key, level.folder, level.mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, sharding, scale.hidden, count, nbytes, problem
     )  # fmt: skip
 
 

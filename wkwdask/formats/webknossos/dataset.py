@@ -145,6 +145,7 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
                 yield replace(_level(layer_folder, name, layer, listed.mag, folder), stated=listed.path)
         return
     folders = {}
+    files.check_folder_link(layer_folder)
     with files.scandir(layer_folder) as entries:
         for entry in entries:
             mag = mag_from_name(entry.name)

@@ -47,7 +47,7 @@ def check_extensions(document: Mapping[str, Any]) -> None:
     """Raise UnsupportedError for another chunk grid, storage transformers, and unknown settings of the grid, the names of chunks and the codecs."""
     grid = document.get("chunk_grid")
     if isinstance(grid, dict) and grid.get("name") != "regular":
-        raise UnsupportedError(f"chunk_grid: {grid.get('name')!r} is not supported, expected 'regular'")
+        raise UnsupportedError(f"chunk_grid: {grid.get('name')!r} is not supported, expected 'regular'; write the array again with chunks of one size")
     if document.get("storage_transformers"):
         raise UnsupportedError("storage_transformers are not supported")
     for place, extension in _extensions(document):

@@ -223,9 +223,13 @@ class NgffEdit(MetadataEdit):
             return
         if existing[0] != self.version:
             raise FormatError(f"{self.folder}: is an image of OME-NGFF {existing[0]}, expected {self.version}; ngff= chooses the version")
-        axes, ours = (json.dumps(stated_axes(image, self.folder), sort_keys=True) for image in (existing[1], self.image))
+        stated = stated_axes(existing[1], self.folder)
+        axes, ours = (json.dumps(each, sort_keys=True) for each in (stated, stated_axes(self.image, self.folder)))
         if axes != ours:
-            raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}")
+            names = [axis.get("name") for axis in stated if isinstance(axis, dict)] if isinstance(stated, list) else []
+            in_our_order = [name for name in names if name in ("x", "y", "z")] == ["z", "y", "x"]
+            remedy = "" if in_our_order else "; wkwdask convert stores it as a new image, to which arrays can be added"
+            raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}{remedy}")
 
 
 def stated_axes(image: Mapping[str, Any], folder: str) -> Any:
