@@ -47,7 +47,7 @@ def _parameters(value: object) -> str:
 
 def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
     yield context.command_path
-    for each in command.get_params(context):
+    for each in command.params:  # without --help, whose two names click keeps in a set
         several = " ..." if each.nargs == -1 or getattr(each, "multiple", False) else ""
         required = " (required)" if each.required else ""
         if isinstance(each, click.Option):
