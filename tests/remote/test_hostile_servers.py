@@ -238,7 +238,7 @@ def test_a_token_is_not_sent_to_another_host(far, monkeypatch, url, variables):
         places = {"AWS_ENDPOINT_URL": first.url, "AWS_REGION": "us-east-1", "AZURE_STORAGE_ENDPOINT": f"{first.url}/account"}
         for name, value in (variables | places | {"AWS_ALLOW_HTTP": "true", "AZURE_ALLOW_HTTP": "true"}).items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(OSError, match="cannot be read: the server redirects to another host, which is not followed with credentials"):
+        with pytest.raises(OSError, match=f"cannot be read: {first.url} redirects to {elsewhere}, which is not followed for a bucket"):
             wkwdask.open(f"{url}/wkw/color/1")
         assert first.requests
         assert not other.requests

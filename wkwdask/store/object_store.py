@@ -10,16 +10,17 @@ import os
 import re
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError, WkwDaskError
 from wkwdask.model.extras import import_extra
+from wkwdask.store import redirects
 from wkwdask.store.credentials import Credentials, amazon_credentials, azure_credentials, environment, google_credentials
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from wkwdask.store.access import Access
 
@@ -34,12 +35,20 @@ _SLOWEST_NBYTES = 4 << 10  # of a body per second [bytes], on average: slower se
 _PAUSES_SECONDS = (0.2, 1.0)  # before each of the first retries [s]
 _MAX_RETRIES = 4
 _CLIENT = {"allow_http": True, "connect_timeout": "3s", "timeout": "10m", "pool_max_idle_per_host": "64"}
-_NOWHERE = "127.0.0.1:0"
+_KEPT_SECONDS = 60.0  # of the end of redirects, which may have a signature that expires
 _STATIC_KEYS = {
     "S3Store": ("AWS_ACCESS_KEY_ID",),
     "AzureStore": tuple(f"AZURE_STORAGE_{name}" for name in ("ACCOUNT_KEY", "ACCESS_KEY", "SAS_KEY", "SAS_TOKEN")),
 }
 """Variables with keys that are used without asking another server."""
+_PROVIDERS = {
+    "S3Store": ("https://amazonaws.com", "amazonaws.com,amazonaws.com.cn"),
+    "GCSStore": ("https://googleapis.com", "googleapis.com"),
+    "AzureStore": ("https://windows.net", "windows.net,fabric.microsoft.com"),
+}
+"""An address and the hosts of the provider of each kind of bucket; all hosts below them count too."""
+_EMULATORS = ("GOOGLE_BASE_URL", "AZURE_STORAGE_USE_EMULATOR", "AZURE_USE_EMULATOR")
+"""Variables by which obstore itself finds another server."""
 _AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.]+)\.(dfs|blob)\.core\.windows\.net")
 
 
@@ -62,9 +71,20 @@ class Connection(NamedTuple):
     server: str
     who: str
     """Source of the credentials, for errors."""
+    address: str = ""
+    """URL of a bucket at a stated endpoint, empty for others."""
 
 
+class RedirectedError(Exception):
+    """A web server redirects to another host, which :mod:`wkwdask.store.redirects` may follow."""
+
+
+_Result = TypeVar("_Result")
 _connections: LruCache[Connection] = LruCache(64)
+_redirecting: LruCache[bool] = LruCache(1024)
+"""Web servers that have redirected to other hosts."""
+_ends: LruCache[tuple[str, float]] = LruCache(4096)
+"""Addresses at which the redirects of files end, and when they were found [s]."""
 _is_in_use = False  # whether threads of obstore run in this process
 _is_forked = False  # whether this process was forked after that
 
@@ -92,6 +112,10 @@ def read(request: Request, access: Access) -> Answer:
 
     obstore repeats a request that was not answered, or with the status 408, 429 or 5xx. A body that ends too early is requested again here.
     """
+    return _redirected(request.url, lambda: _read(request, access))
+
+
+def _read(request: Request, access: Access) -> Answer:
     url, start, stop, etag, _ = request
     if start is not None and start == stop:
         return Answer(b"")
@@ -186,7 +210,27 @@ def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
         _raise(error, url, connection, access)
 
 
+def _redirected(url: str, call: Callable[[], _Result]) -> _Result:
+    """Make a call that connects to a URL; once again if the server redirects to another host."""
+    try:
+        return call()
+    except RedirectedError:
+        _redirecting.put(_server_of(url), True)
+    try:
+        return call()
+    except RedirectedError:
+        raise OSError(errno.EIO, f"cannot be read: {_server_of(url)} redirects to another host, but not when it is asked where to", url) from None
+
+
+def _server_of(url: str) -> str:
+    return "/".join(url.split("/", 3)[:3])
+
+
 def _call(function: str, url: str, access: Access) -> Any:
+    return _redirected(url, lambda: _call_once(function, url, access))
+
+
+def _call_once(function: str, url: str, access: Access) -> Any:
     global _is_in_use
     connection, key = connect(url, access)
     _is_in_use = True
@@ -207,15 +251,32 @@ def connect(url: str, access: Access) -> tuple[Connection, str]:
             f"{url}: this process was forked after remote data were read, and connections do not survive a fork; start it with spawn or forkserver, for "
             'example multiprocessing.set_start_method("spawn") or DataLoader(..., multiprocessing_context="forkserver")'
         )
+    if _redirecting.get(_server_of(url)):
+        return _connect_to(_end_of(url), access, is_exact=True)
+    return _connect_to(url, access)
+
+
+def _connect_to(url: str, access: Access, *, is_exact: bool = False) -> tuple[Connection, str]:
     protocol, _, rest = url.partition("://")
     server, _, key = rest.partition("/")
     key = key.lstrip("/")
+    if is_exact and quoted(unquote(key)) != key:  # with a query, or written in another way than obstore does: a store of its own
+        server, key = rest, ""
     cache_key = (protocol, server, access, environment())
     connection = _connections.get(cache_key)
     if connection is None:
         connection = _open(protocol, server, access, url)
         _connections.put(cache_key, connection)
     return connection, unquote(key) if PROTOCOLS[protocol] == "HTTP" else key
+
+
+def _end_of(url: str) -> str:
+    """Return the address at which the redirects of a file end."""
+    found = _ends.get(url)
+    if found is None or time.monotonic() - found[1] > _KEPT_SECONDS:
+        found = redirects.resolve(url), time.monotonic()
+        _ends.put(url, found)
+    return found[0]
 
 
 def store_of(url: str, access: Access) -> Any:
@@ -238,12 +299,16 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
     try:
         if PROTOCOLS[protocol] == "HTTP":
             client["allow_http"] = protocol == "http"  # for redirects, too
-            return Connection(stores.HTTPStore(f"{place}/{prefix}", **common), place, "")
+            client.update(redirects.client_options(place))
+            address = place if "/" in server else f"{place}/{prefix}"
+            return Connection(stores.HTTPStore(address, **common), _server_of(place), "")
         kind, container, credentials = _bucket(protocol, server, access)
         if kind == "S3Store":
             client["allow_http"] = not credentials.options.get("endpoint", "https://").startswith("https://")
         client.update(_no_other_host(kind, credentials))
-        return Connection(getattr(stores, kind)(container, prefix=prefix or None, **credentials.options, **common), place, credentials.who)
+        store = getattr(stores, kind)(container, prefix=prefix or None, **credentials.options, **common)
+        endpoint = credentials.options.get("endpoint")
+        return Connection(store, place, credentials.who, "" if endpoint is None else f"{endpoint}/{container}")
     except Exception as error:  # obstore's own errors, and builtin ones
         if isinstance(error, (ModuleNotFoundError, MissingError)):
             raise
@@ -251,18 +316,19 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
 
 
 def _no_other_host(kind: str, credentials: Credentials) -> dict[str, str]:
-    """Return settings under which a client with keys reaches only the stated endpoint, where a redirect may lead elsewhere.
+    """Return settings under which the client of a bucket reaches only the stated endpoint, or the provider, where a redirect may lead elsewhere.
 
     The network library removes the signature from a redirected request, but neither the session token of S3 nor the address, which holds an Azure SAS, as its
-    referrer. It has no setting against redirects, so all other hosts get a proxy that nobody can reach. Keys that are requested from other hosts, and
-    users with a proxy of their own, need these other hosts.
+    referrer. Clients that request their keys from other hosts need these other hosts.
     """
-    from urllib.request import getproxies  # slow to import
-
-    endpoint = credentials.options.get("endpoint")
+    endpoint = credentials.options.get("endpoint") or credentials.options.get("base_url")
+    is_anonymous = bool(credentials.options.get("skip_signature"))
     has_keys = "access_key_id" in credentials.options or "credential_provider" in credentials.options or any(map(os.environ.get, _STATIC_KEYS.get(kind, ())))
-    host = None if endpoint is None or credentials.options.get("skip_signature") or not has_keys else urlsplit(endpoint).hostname
-    return {} if host is None or getproxies() else {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": host}
+    if endpoint is not None:
+        return redirects.client_options(endpoint) if is_anonymous or has_keys else {}
+    if is_anonymous and not any(map(os.environ.get, _EMULATORS)):
+        return redirects.client_options(*_PROVIDERS[kind])
+    return {}
 
 
 def _bucket(protocol: str, server: str, access: Access) -> tuple[str, str, Credentials]:
@@ -291,7 +357,6 @@ _CAUSES = (
     # Words of the network library.
     (r"InvalidCertificate|invalid peer certificate|UnknownIssuer", "the server's TLS certificate is not valid"),
     (r"dns error|failed to lookup|ResolveError|\"dns\"", "the name of the server is unknown"),
-    (rf"\b{re.escape(_NOWHERE)}\b(?!\d)", "the server redirects to another host, which is not followed with credentials"),
     (r"ConnectionRefused|Connection refused", "the server refuses connections"),
     (r"NetworkUnreachable|HostUnreachable|No route to host", "the server cannot be reached"),
     (r"URL scheme is not allowed|BadScheme", "the server redirects to an address without encryption (http), which is not followed"),
@@ -300,6 +365,8 @@ _CAUSES = (
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound|InvalidBucketName)<")
 _OTHER_REGION = re.compile(r"redirect without LOCATION|<Code>(PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraintException)<")
 _REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting &apos;([\w-]+)|expecting '([\w-]+)'")
+_ELSEWHERE = re.compile(rf"\b{re.escape(redirects.NOWHERE)}\b(?!\d)")
+_REQUESTED = re.compile(r"Error performing \w+ (https?://[^\s?]+)")
 _TIMEOUT = re.compile(r"TimedOut|kind: Timeout|operation timed out")
 
 
@@ -307,6 +374,12 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
     """Raise the builtin error, or one of this package, that an error of obstore means."""
     exceptions: Any = import_extra("obstore.exceptions", url, "remote")
     text = str(error)
+    if _ELSEWHERE.search(text):
+        if PROTOCOLS[url.partition("://")[0]] == "HTTP":
+            raise RedirectedError from None
+        raise OSError(errno.EIO, f"cannot be read: {_elsewhere(text, connection)}, which is not followed for a bucket", url) from None
+    is_redirected = PROTOCOLS[url.partition("://")[0]] == "HTTP" and connection.server != _server_of(url)
+    via = f", from {connection.server}, to which {_server_of(url)} redirects" if is_redirected else ""
     if _NO_BUCKET.search(text):
         raise MissingError(f"{url}: no such bucket: {connection.server}") from None
     if isinstance(error, FileNotFoundError):
@@ -324,12 +397,21 @@ def _raise(error: Exception, url: str, connection: Connection, access: Access) -
         raise UnsupportedError(f"{url}: cannot be read: {text.partition(_DEBUG)[0]}") from None
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or any(re.search(pattern, text) for pattern, _ in _REFUSALS):
         who = f"; this was {connection.who}" if connection.who else ""
-        raise PermissionError(errno.EACCES, f"cannot be read: {_reason(text)}{who}", url) from None
+        raise PermissionError(errno.EACCES, f"cannot be read: {_reason(text)}{who}{via}", url) from None
     if _TIMEOUT.search(text):
         raise TimeoutError(errno.ETIMEDOUT, f"no answer from {connection.server} within {_NO_ANSWER_SECONDS} seconds", url) from None
     if isinstance(error, exceptions.BaseError):
-        raise OSError(errno.EIO, f"cannot be read: {_reason(text)}", url) from None
+        raise OSError(errno.EIO, f"cannot be read: {_reason(text)}{via}", url) from None
     raise error
+
+
+def _elsewhere(text: str, connection: Connection) -> str:
+    """Name the hosts of a redirect of which an error tells."""
+    requested = _REQUESTED.search(text)  # without a query; a URL with a SAS is left out of the text
+    url = requested[1] if requested is not None else connection.address
+    if not url:
+        return "the server redirects to another host"
+    return f"{_server_of(url)} redirects to {redirects.next_server(url) or 'another host'}"
 
 
 def _region_of(connection: Connection, access: Access) -> str | None:
