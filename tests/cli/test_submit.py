@@ -82,6 +82,19 @@ def test_options_of_the_user_reach_sbatch(sbatch_calls, ds, tmp_path):
     assert "100%%" in " ".join(array)
 
 
+def test_the_exit_code_tells_of_layers_that_are_left_out(sbatch_calls, ds):
+    wkwdask.convert(ds / "color", ds / "zarr.ome.zarr")
+    path = ds / "datasource-properties.json"
+    document = json.loads(path.read_text())
+    stored_as_zarr = {**document["dataLayers"][0], "name": "zarr.ome.zarr", "dataFormat": "zarr3"}
+    stored_as_zarr["mags"] = [{"mag": [1, 1, 1], "path": "./zarr.ome.zarr/s0"}]
+    path.write_text(json.dumps({**document, "dataLayers": [*document["dataLayers"], stored_as_zarr]}))
+    result = run_here("submit", "pyramid", ds, "--all-layers", "--cluster", "slurm-array")
+    assert len(sbatch_calls()) == 2, result.stderr
+    assert "left out: " in result.stderr
+    assert result.returncode == 3
+
+
 def test_at_once_limits_the_elements_that_run(sbatch_calls, ds):
     result = run_here("submit", "pyramid", ds, "--layer", "color", "--cluster", "slurm-array", "--at-once", "2")
     assert result.returncode == 0, result.stderr

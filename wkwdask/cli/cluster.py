@@ -215,7 +215,7 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
 def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> int | None:
     """Run a command until its tasks are submitted as a job array, or to its end if few tasks are left.
 
-    Return the exit code of a command that ended here, 0 after a submission, None if ``wait`` is set and the array failed.
+    Return the exit code of a command that ended here or was submitted, None if ``wait`` is set and the array failed.
     """
     from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.job_array import submitting_to
@@ -228,7 +228,7 @@ def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False)
             code = click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
     except HandedToSlurm as submission:
         _print_submission(submission)
-        return 0 if not wait or wait_for_batch(submission.root, submission.batch, partial(click.echo, err=True)) else None
+        return submission.exit_code if not wait or wait_for_batch(submission.root, submission.batch, partial(click.echo, err=True)) else None
     return code if isinstance(code, int) else 0
 
 

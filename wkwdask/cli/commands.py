@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,9 @@ from wkwdask.cli.options import (
     storage_options,
 )
 from wkwdask.cli.results import Facts, prints_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @click.command(short_help="Show the contents of a dataset or volume.")
@@ -103,7 +106,19 @@ def pyramid(
     if dry_run:
         return lambda: _without([wkwdask.plan_pyramid(path, name, **options) for name in names or [None]], left_out)
     build = partial(wkwdask.build_pyramid, path, names or None, update="content" if update_content else update, bounding_box=bounding_box, **options)
-    return (lambda: _without(build(), left_out)) if left_out else build
+    return partial(_build_without, build, left_out) if left_out else build
+
+
+def _build_without(build: Callable[[], Any], left_out: list[str]) -> Facts:
+    """Build the pyramids of some layers of a dataset; see :func:`_without`. The exit code holds after a submission to SLURM too."""
+    from wkwdask.runs.batch_file import HandedToSlurm
+
+    try:
+        result = build()
+    except HandedToSlurm as submission:
+        submission.exit_code = _without(None, left_out).exit_code
+        raise
+    return _without(result, left_out)
 
 
 def _without(result: Any, left_out: list[str]) -> Facts:

@@ -111,6 +111,8 @@ class HandedToSlurm(BaseException):
         self.root = root
         self.batch = batch
         self.size = size
+        self.exit_code = 0
+        """Exit code of the command after the submission."""
 
 
 _INDEX_SUFFIX = ".index"
