@@ -338,6 +338,29 @@ def test_a_warning_names_new_levels_that_other_software_shows_elsewhere(group, d
     ]
 
 
+@pytest.mark.parametrize("offset", [(0, 0, 0), (10, 20, 20), (16, 8, 24)])
+@pytest.mark.parametrize("describe", [one_offset, place_per_level])
+@pytest.mark.parametrize("verb", [wkwdask.copy, wkwdask.convert])
+def test_copies_of_all_levels_into_a_new_group_name_them_too(group, describe, offset, verb, tmp_path_factory):
+    describe(group, offset)
+    source = f"n5://{group}"
+    with warnings.catch_warnings(action="ignore"):
+        wkwdask.build_pyramid(source, mags=["2", "4"], method="nearest")
+        if verb is wkwdask.convert:
+            source = tmp_path_factory.mktemp("ds") / "ds" / "color"
+            wkwdask.convert(f"n5://{group}", source)
+    target = group.parents[1] / "new.n5" / "em"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        verb(source, f"n5://{target}")
+    texts = [str(warning.message) for warning in caught if "other software shows" in str(warning.message)]
+    assert [text.partition(": it")[0] for text in texts] == [
+        f"{target}/{name}: other software shows mag {Mag.parse(seen(target)[name][0])} shifted by {shift} voxels of mag 1"
+        for name, shift in shifts(target).items()
+    ]
+    assert bool(texts) == (offset == (10, 20, 20))
+
+
 def test_the_warning_states_the_remedy(group):
     one_offset(group, (10, 20, 20))
     with pytest.warns(

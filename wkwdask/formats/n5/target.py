@@ -182,6 +182,8 @@ class N5Target(TargetFolder):
         finest = self._remaining_finest(new_names)
         if self.levels:
             base, first = min(((mag, offset) for mag, (_, offset) in self.levels.items()), key=lambda level: (level[0].maximum, level[0].factors))
+        elif self.destination.levels:
+            base, first = self.destination.levels[0].box.mag, self.destination.levels[0].box.topleft
         elif finest is not None:
             base, first = MAG_1, finest.geometry(finest).offset
         else:
@@ -206,7 +208,7 @@ class N5Target(TargetFolder):
     @property
     def _is_placed_by_transforms(self) -> bool:
         """Whether other software places all levels of the group by their transforms, since nothing else describes them."""
-        if self.group is None or not all(level.transform for _, level in self.stored):
+        if self.group is None or not self.stored or not all(level.transform for _, level in self.stored):
             return False
         store = FolderStore(self.group)
         attributes = group_attributes(store, read_attributes(store) or {})
