@@ -130,6 +130,27 @@ def test_a_dangling_link_above_a_new_mag_is_named_with_its_target(tmp_path, writ
     assert not (tmp_path / "nowhere").exists()
 
 
+TARGETS = ["precomputed://{}", "precomputed://{}/em", "n5://{}", "n5://{}/em", "n5://{}/em/s0", "zarr://{}", "zarr://{}/em", "{}/em.ome.zarr", "{}/ds/color"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("write", ["convert", "copy", "save"])
+def test_a_dangling_link_above_any_new_image_is_named_and_nothing_is_created(tmp_path, write, target):
+    wkwdask.to_precomputed(VOXELS[None], tmp_path / "v", voxel_size=(4, 4, 40))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    source, url = f"precomputed://{tmp_path}/v", target.format(tmp_path / "link")
+    if write == "copy":
+        source = (
+            f"{target.partition('://')[0]}://{tmp_path}/same" if "://" in target else str(tmp_path / ("same.ome.zarr" if "zarr" in target else "same/color"))
+        )
+        wkwdask.convert(f"precomputed://{tmp_path}/v", source)
+    before = sorted(tmp_path.rglob("*"))
+    call = (VOXELS[None], f"{url}/1" if target.endswith("color") else url) if write == "save" else (source, url)
+    with pytest.raises(MissingError, match=rf"/link: a symbolic link to {tmp_path}/nowhere, which does not exist; create that folder, or remove the link"):
+        getattr(wkwdask, write)(*call, **({"voxel_size": (4, 4, 40)} if write == "save" else {}))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_scale_that_is_a_dangling_link_is_reported_beside_the_others(tmp_path):
     wkwdask.to_precomputed(np.ones((1, 64, 64, 64), np.uint8), tmp_path / "v", voxel_size=(4, 4, 40))
     wkwdask.build_pyramid(f"precomputed://{tmp_path}/v", mags=["2-2-1", "4-4-1"])

@@ -364,6 +364,15 @@ def check_folder_link(path: str) -> None:
         raise MissingError(f"{path}: a symbolic link to {readlink(path)}, which does not exist; create that folder, or remove the link")
 
 
+def real_target(path: str) -> str:
+    """Return the real path of a folder to write, existing or new; raises MissingError where a link on the way leads nowhere."""
+    above = path
+    while not exists(above) and above != dirname(above):
+        check_folder_link(above)
+        above = dirname(above)
+    return realpath(path)
+
+
 def make_folders_below(folder: str, path: str) -> None:
     """Create the folders of a path below an existing folder."""
     current = folder

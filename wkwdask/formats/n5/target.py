@@ -358,7 +358,7 @@ def _local_folder(url: str, *, allow_external: bool = False) -> str:
     group = location if name is None else dirname(location)
     check_links_to(location, outermost_group(group), allow_external, f"{group}/{FILE_NAME}", name)
     check_list_of_setup(group)
-    return files.realpath(location)
+    return files.real_target(location)
 
 
 def _stored_voxel_size(group: str, name: str, stored: Sequence[tuple[str, LevelMetadata]]) -> Lengths | None:

@@ -269,7 +269,7 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
 
 def target_volume(wanted: Destination) -> TargetVolume:
     """Read the folder of a volume to write to, and reject folders that hold something else."""
-    folder = files.realpath(volume_folder(wanted.url))
+    folder = files.real_target(volume_folder(wanted.url))
     info = find_info(folder)
     if info is not None and info.redirect is not None:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: redirects to {info.redirect}; write there")

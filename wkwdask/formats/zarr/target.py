@@ -417,7 +417,7 @@ def ngff_target(destination: Destination) -> NgffTarget:
     if is_remote(text):
         raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil")
     named = local_path(text)
-    folder = files.realpath(named)
+    folder = files.real_target(named)
     if contains_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes WKW readable as Zarr in place)")
     if array_record(folder) is not None:
