@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from dataclasses import replace
@@ -26,6 +27,7 @@ from wkwdask.verbs.remove import RemovalWork, lay_out_removals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.model.target_image import LevelCopy
@@ -179,7 +181,7 @@ def _rechunk_levels(
     options: RechunkOptions,
     existing: str,
     verify: bool | None,
-    prepare: Callable[[], None],
+    prepare: Callable[[], AbstractContextManager[None]],
     *,
     force_space: bool,
 ) -> list[Report]:
@@ -211,18 +213,18 @@ def _rechunk_levels(
         level_copies = [level_copy for level_copy in level_copies if stage(level_copy, existing) is not None]
     else:
         existing = resolve_existing([partial(stage, level_copy) for level_copy in level_copies], existing, force_space=force_space)
-        prepare()
     reports = []
-    for level_copy in level_copies:
-        staged = stage(level_copy, existing)
-        if staged is None:  # a concurrent call stored it already
-            continue
-        staged = staged if staged.in_place else accepting_own(staged, existing)
-        # Lossy encodings change voxels, so they are compared only if verify=True asks for it.
-        is_exact = not staged.decodes or staged.loss is None
-        for note in (*staged.notes, *([] if is_exact or not staged.loss else [UserWarning(staged.loss)])):
-            warnings.warn(note, stacklevel=4)
-        reports.append(run_plan(replace(staged, verify=staged.in_place and is_exact if verify is None else verify), force_space=force_space))
+    with contextlib.nullcontext() if in_place else prepare():
+        for level_copy in level_copies:
+            staged = stage(level_copy, existing)
+            if staged is None:  # a concurrent call stored it already
+                continue
+            staged = staged if staged.in_place else accepting_own(staged, existing)
+            # Lossy encodings change voxels, so they are compared only if verify=True asks for it.
+            is_exact = not staged.decodes or staged.loss is None
+            for note in (*staged.notes, *([] if is_exact or not staged.loss else [UserWarning(staged.loss)])):
+                warnings.warn(note, stacklevel=4)
+            reports.append(run_plan(replace(staged, verify=staged.in_place and is_exact if verify is None else verify), force_space=force_space))
     return [*(replace(report, note="; ".join(filter(None, [report.note, left_out]))) for report in reports[:1]), *reports[1:]]
 
 

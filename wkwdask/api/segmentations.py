@@ -127,9 +127,10 @@ def merge(
     if not urls:
         raise ValueError("annotations is empty, expected at least one")
     inputs = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
-    default_format().prepare_copy(base, target)
-    staged = lay_out_merge(inputs, RechunkOptions(make_options(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
-    report = run_plan(replace(staged, verify=verify), force_space=force_space)
+    rechunk_options = RechunkOptions(make_options(WkwOptions, **options), command="merge", allow_external=allow_external)
+    with default_format().prepare_copy(base, target):
+        staged = lay_out_merge(inputs, rechunk_options, existing, num_workers())
+        report = run_plan(replace(staged, verify=verify), force_space=force_space)
     return replace(report, note="; ".join(filter(None, (report.note, inputs.note))))
 
 

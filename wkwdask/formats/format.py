@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -24,6 +25,7 @@ from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import numpy as np
 
@@ -268,8 +270,10 @@ class ArrayFormat:
         del url, level_copies, layers
         return []
 
-    def prepare_copy(self, url: Url, target: Url | None) -> None:
-        """Create the container of the copied levels if writing them does not create it."""
+    def prepare_copy(self, url: Url, target: Url | None) -> AbstractContextManager[None]:
+        """Create the container of the copied levels if writing them does not create it. One that is still empty after an error is removed."""
+        del url, target
+        return contextlib.nullcontext()
 
     def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
         """Return the work folder of a job that changes an existing level, which is above a single array, and the folder of that level.

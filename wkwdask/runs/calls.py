@@ -35,6 +35,8 @@ class Call:
     """A call that continues an interrupted one has its id."""
     has_written: bool = False
     """Whether a job of this call was not finished before."""
+    new_folders: list[str] = field(default_factory=list)
+    """Folders that did not exist before its jobs, outermost first."""
 
     def to_json(self) -> dict[str, Any]:
         return {"id": self.id, **({} if self.command is None else asdict(self.command))}

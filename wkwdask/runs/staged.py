@@ -23,7 +23,7 @@ from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
 from wkwdask.store import files
 from wkwdask.store.locks import Owner, lock_holder, locks_of
-from wkwdask.store.paths import basename, local_path
+from wkwdask.store.paths import basename, is_below, local_path
 from wkwdask.store.records import PROVENANCE_NAME, format_file_record, read_provenance
 
 if TYPE_CHECKING:
@@ -121,12 +121,17 @@ class StagedMags:
         if done is not None:
             return done
         self._check_metadata()
+        new_folders = files.missing_folders(self.parent)
+        current_call().new_folders += new_folders
         try:
             finished = self._job_folder().start(self.existing, self.settings, self.plan, self.resumed_by)
         except ExistsError:
             if self.existing != "resume":
                 raise
             return self._finished_before()
+        except BaseException:
+            files.remove_empty(new_folders)
+            raise
         if finished is not None:
             return report_in(finished, _FINISHED_NOTE, self.folders)
         self._prepare()
@@ -246,8 +251,7 @@ class StagedMags:
         """End this attempt, without leaving an empty folder; return whether finished work stays for a later start."""
         is_kept = self._job_folder().suspend()
         if not is_kept:
-            with contextlib.suppress(OSError):  # the folder of the layer is not empty
-                files.rmdir(self.parent)
+            files.remove_empty([*(folder for folder in current_call().new_folders if is_below(self.parent, folder)), self.parent])
         return is_kept
 
     def _job_folder(self) -> JobFolder:

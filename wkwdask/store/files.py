@@ -358,6 +358,22 @@ def makedirs(path: str) -> None:
             raise
 
 
+def missing_folders(path: str) -> list[str]:
+    """Return the folders that :func:`makedirs` would create for a path, outermost first."""
+    missing = []
+    while not exists(path) and path != dirname(path):
+        missing.append(path)
+        path = dirname(path)
+    return missing[::-1]
+
+
+def remove_empty(folders: Sequence[str]) -> None:
+    """Remove folders that are empty, the last one first."""
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):  # it is not empty, or absent
+            rmdir(folder)
+
+
 def check_folder_link(path: str) -> None:
     """Raise MissingError for a dangling link in place of a folder."""
     if islink(path) and not exists(path):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.webknossos.dataset import (
     check_datasource_writable,
@@ -142,14 +143,24 @@ class WebknossosFormat(ArrayFormat):
         more = f" and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
         return [*_other_voxel_sizes(level_copies), *([f"not copied: {', '.join(skipped[:_MAX_LISTED])}{more}"] if skipped else [])]
 
-    def prepare_copy(self, url: Url, target: Url | None) -> None:
+    @contextlib.contextmanager
+    def prepare_copy(self, url: Url, target: Url | None) -> Iterator[None]:
         datasource = read_datasource(locate(url).path)
-        if target is None or datasource is None:
+        root = None if target is None else local_path(target)
+        if root is None or datasource is None or read_datasource(root) is not None:
+            yield
             return
-        root = local_path(target)
-        if read_datasource(root) is None:
-            files.makedirs(root)
-            update_datasource(root, lambda document: document, empty_like(datasource.document, basename(root)))
+        new_folders = files.missing_folders(root)
+        files.makedirs(root)
+        update_datasource(root, lambda document: document, empty_like(datasource.document, basename(root)))
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError, WkwDaskError):
+                if files.listdir(root) == [FILE_NAME]:  # neither layers nor jobs
+                    files.unlink(f"{root}/{FILE_NAME}")
+                    files.remove_empty(new_folders)
+            raise
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         level = level_number(write.level)
