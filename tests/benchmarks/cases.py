@@ -9,9 +9,11 @@ from .analysis_cases import analysis_cases
 from .data import BLOCK_LEN, ITEMSIZE, LAYERS
 from .format_cases import precomputed_cases, zarr_cases
 from .memory import Memory
+from .n5_cases import n5_cases
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, FasterByWall, Race, Scaling, Unit
 from .rechunk_cases import rechunk_cases
+from .region_cases import copy_cases, region_cases
 from .remote_cases import remote_cases
 from .served_cases import served_cases
 from .start import Start
@@ -35,6 +37,9 @@ def all_cases(data: Data) -> list[Race | Memory | Start]:
     cases += rechunk_cases(data)
     cases += precomputed_cases(data)
     cases += zarr_cases(data)
+    cases += n5_cases(data)
+    cases += region_cases(data)
+    cases += copy_cases(data)
     cases += analysis_cases(data)
     cases += remote_cases(data)
     cases += served_cases(data)

@@ -378,6 +378,37 @@ def test_boxes_and_digests():
     assert digest(array) == digest(np.asfortranarray(array)) == digest(array[None])
 
 
+@pytest.mark.parametrize("name", ["n5/write/em", "n5/read/seg", "n5/pyramid/em", "n5/convert/seg"])
+@pytest.mark.needs("wkw", "tensorstore")
+def test_n5_images_are_equal(data, name):
+    outcomes = run_units(_race(data, name).units, 1)
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
+    assert outcomes[0].digests
+    assert outcomes[0].digests == outcomes[1].digests
+    assert outcomes[0].nbytes == outcomes[1].nbytes
+
+
+@pytest.mark.parametrize("form", ["wkw", "zarr", "n5", "precomputed"])
+@pytest.mark.needs("zarr", "wkw", "tensorstore")
+def test_written_boxes_are_equal(data, form):
+    race = _race(data, f"region/{form}")
+    units = [dataclasses.replace(unit, options=unit.options | {"count": 3}) for unit in race.units]
+    outcomes = run_units(units, 1)
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
+    assert outcomes[0].digests
+    assert outcomes[0].digests == outcomes[1].digests
+
+
+@pytest.mark.parametrize("name", ["copy/wkw", "copy/zarr"])
+@pytest.mark.needs("zarr")
+def test_copies_have_the_voxels_of_their_source(data, name):
+    ours, peer = run_units(_race(data, name).units, 1)
+    assert (ours.problem, peer.problem) == ("", "")
+    assert ours.digests == [digest(read_mag(data.cube("em").mag, _SIZE))]
+    assert ours.written > 0
+    assert ours.nbytes == peer.nbytes
+
+
 @pytest.mark.needs("zarr")
 def test_this_tree_beside_another(data):
     races = against_command.races(data, "another", str(Path(command.__file__).parents[2]))

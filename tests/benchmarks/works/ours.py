@@ -251,6 +251,44 @@ class Rechunk(Work):
         return [digest(read_mag(self._target, self._size))] if self._size else []
 
 
+class Copy(Work):
+    """``wkwdask.copy`` of a mag, whose files are copied whole.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    folder : str
+        Folder of the copies.
+    nbytes : int
+        Bytes of the voxels.
+    passes : int
+        Number of copies of a run.
+    """
+
+    def __init__(self, path: str, folder: str, nbytes: int, passes: int) -> None:
+        dask.config.set(scheduler="synchronous")
+        self._path, self._folder, self._passes = path, Path(folder), passes
+        self.nbytes = passes * nbytes
+
+    def prepare(self) -> None:
+        """Remove what the last run made."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def run(self) -> None:
+        """Copy."""
+        for number in range(self._passes):
+            wkwdask.copy(self._path, self._folder / str(number) / "1")
+
+    def written(self) -> int:
+        """Count the bytes of the copies."""
+        return folder_nbytes([self._folder])
+
+    def digests(self) -> list[str]:
+        """Hash the first copy."""
+        return [digest(wkwdask.read(self._folder / "0" / "1")[0])]
+
+
 class LabelStatistics(Work):
     """``wkwdask.label_statistics`` of a mag, from its files, by one thread.
 

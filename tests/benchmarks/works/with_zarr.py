@@ -10,7 +10,7 @@ import numpy as np
 import wkwdask
 
 from . import zarr_images, zarr_pyramids
-from .base import NUM_MAGS, BoxLoop, DatasetCopy, boxes
+from .base import NUM_MAGS, BoxLoop, DatasetCopy, boxes, folder_nbytes
 from .with_coarsen import mode
 
 if TYPE_CHECKING:
@@ -169,3 +169,41 @@ class Rechunk(zarr_pyramids.Pyramid):
     def levels(self) -> list[Path]:
         """The new level."""
         return [self.folder / "other" / "1"]
+
+
+class Copy(zarr_pyramids.Pyramid):
+    """``wkwdask.copy`` of the image, whose files are copied whole.
+
+    Parameters
+    ----------
+    passes : int
+        Number of copies of a run.
+    **options
+        As for the base class.
+    """
+
+    package = "wkwdask"
+
+    def __init__(self, passes: int, **options: Any) -> None:
+        dask.config.set(scheduler="synchronous")
+        super().__init__(**options)
+        self._passes = passes
+        self.nbytes *= passes
+
+    def prepare(self) -> None:
+        """Put aside what the last run made."""
+        self.put_aside()
+
+    def run(self) -> None:
+        """Copy."""
+        for number in range(self._passes):
+            wkwdask.copy(f"zarr://{self.source}", f"zarr://{self.folder}/{number}")
+
+    @property
+    def levels(self) -> list[Path]:
+        """The level of the first copy."""
+        return [self.folder / "0" / "1"]
+
+    def written(self) -> int:
+        """Count the bytes of the copies."""
+        return folder_nbytes([self.folder])

@@ -36,12 +36,14 @@ class Pyramid(Work):
         ``zstd`` or ``blosc-lz4``.
     """
 
+    kind = "zarr"
+
     def __init__(self, path: str, folder: str, size: int, method: str, compression: str) -> None:
         self.folder, self.size, self.method, self.compression = Path(folder), size, method, compression
         self.chunk, self.shard = min(64, size // 8), min(256, size // 2)
         voxels = read_mag(path, size)[0]
         self.dtype, self.nbytes = voxels.dtype, voxels.nbytes
-        self.source = self.folder.parent / f"zarr-{compression}-{self.dtype.name}-{size}"
+        self.source = self.folder.parent / f"{self.kind}-{compression}-{self.dtype.name}-{size}"
         if not self.source.is_dir():
             self._make_source(voxels)
 
@@ -80,12 +82,16 @@ class Pyramid(Work):
         return str(path)
 
     def prepare(self) -> None:
-        """Begin with the finest level alone, by links to its files; put aside what the last run made."""
+        """Begin with the finest level alone, by links to its files."""
+        self.put_aside()
+        shutil.copytree(self.source, self.folder, copy_function=lambda file, copy: (shutil.copy2 if file.endswith(".json") else os.link)(file, copy))
+
+    def put_aside(self) -> None:
+        """Put aside what the last run made."""
         if self.folder.is_dir():
             aside = self.folder.with_name("aside")
             aside.mkdir(exist_ok=True)
             self.folder.rename(aside / secrets.token_hex(8))
-        shutil.copytree(self.source, self.folder, copy_function=lambda file, copy: (shutil.copy2 if file.endswith(".json") else os.link)(file, copy))
 
     @property
     def levels(self) -> list[Path]:
