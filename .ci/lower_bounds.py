@@ -1,4 +1,5 @@
-"""Print every dependency of the package, of its extras and of its tests at its lower bound, as pip constraints."""
+"""Print every dependency of the package, of its extras and of its tests at its lower bound, as pip
+constraints."""
 
 import re
 import tomllib

@@ -19,14 +19,17 @@ import wkwdask
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# No deadline: a first call compiles its kernel, and machines are shared. ``ci`` draws the same examples in every run.
+# No deadline: a first call compiles its kernel, and machines are shared. ``ci`` draws the same
+# examples in every run.
 settings.register_profile("ci", max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("few", settings.get_profile("ci"), max_examples=5)  # other versions of others' software under the same code
+# other versions of others' software under the same code
+settings.register_profile("few", settings.get_profile("ci"), max_examples=5)
 settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-# Hypothesis also draws constants of the modules that are loaded: examples would depend on the tests that ran before in the same process.
-providers = sys.modules.get("hypothesis.internal.conjecture.providers")  # not part of its interface: older versions have none
+# Hypothesis also draws constants of the modules that are loaded: examples would depend on the tests
+# that ran before in the same process. not part of its interface: older versions have none
+providers = sys.modules.get("hypothesis.internal.conjecture.providers")
 if settings.default.derandomize and hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = providers.Constants
 
@@ -37,14 +40,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MEMORY_FOLDER = Path("/dev/shm")
 MEMORY_NBYTES = 4 << 30  # several times what the tests of all workers write
 
-# Tests write many small files and sync them. In memory this takes a sixth less time; --basetemp chooses another folder.
+# Tests write many small files and sync them. In memory this takes a sixth less time; --basetemp
+# chooses another folder.
 if MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_NBYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file():
-    """Search no doctests in tests: with --doctest-ignore-import-errors, the tests of a module that cannot be imported would be missing in silence."""
+    """Search no doctests in tests: with --doctest-ignore-import-errors, the tests of a module that
+    cannot be imported would be missing in silence."""
     return [collector for collector in (yield) if not isinstance(collector, DoctestModule)]
 
 
@@ -56,14 +61,16 @@ def pytest_configure(config):
     if config.option.passed is not None:
         # with pytest-xdist, all processes choose, and the one that has started the others writes
         config.pluginmanager.register(PassedTests(config.option.passed, adds=not hasattr(config, "workerinput")))
-    config.option.loadscopereorder = False  # pytest-xdist hands out files in the order below, not by their number of tests
+    # pytest-xdist hands out files in the order below, not by their number of tests
+    config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(trylast=True)  # after -m has chosen
 def pytest_collection_modifyitems(config, items):
     """Leave out tests that need missing packages, and order the others.
 
-    Files whose tests wait for clusters and killed processes come first, so that others run meanwhile and none of them is left for the end.
+    Files whose tests wait for clusters and killed processes come first, so that others run
+    meanwhile and none of them is left for the end.
     """
     leave_out_tests(config, items)
     folders = ("slurm", "faults", "usage", "api")
@@ -74,7 +81,8 @@ def pytest_collection_modifyitems(config, items):
 def pytest_xdist_auto_num_workers():
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return len(os.sched_getaffinity(0)) + 3 if hasattr(os, "sched_getaffinity") else None  # tests that wait leave a core idle
+    # tests that wait leave a core idle
+    return len(os.sched_getaffinity(0)) + 3 if hasattr(os, "sched_getaffinity") else None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -91,7 +99,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_surroundings(tmp_path_factory):
-    """Keep progress bars, the width of a terminal and the user's state folder out of the tests, and of the processes that they start."""
+    """Keep progress bars, the width of a terminal and the user's state folder out of the tests, and
+    of the processes that they start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WKWDASK_PROGRESS", "off")
         patch.delenv("COLUMNS", raising=False)
@@ -101,7 +110,8 @@ def _own_surroundings(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _no_client_stays():
-    """A client of dask that a test leaves is every later test's, and hangs them once its cluster is gone: the test that leaves it fails."""
+    """A client of dask that a test leaves is every later test's, and hangs them once its cluster is
+    gone: the test that leaves it fails."""
     before = _connected()
     yield
     left = [client for client in _connected() if client not in before]
@@ -145,11 +155,13 @@ def client(cluster):
 
 @pytest.fixture(scope="session")
 def slurm_cluster():
-    """A private SLURM of three virtual nodes, where SLURM is installed; tests that use it carry the marker ``slurm``."""
+    """A private SLURM of three virtual nodes, where SLURM is installed; tests that use it carry the
+    marker ``slurm``."""
     missing = missing_programs()
     if missing:
         pytest.skip(f"SLURM is absent: no {', '.join(missing)}; apt-get install slurm-wlm munge")
-    folder = Path(tempfile.mkdtemp(prefix="wkwdask-slurm-", dir="/tmp"))  # a short path, for the socket
+    # a short path, for the socket
+    folder = Path(tempfile.mkdtemp(prefix="wkwdask-slurm-", dir="/tmp"))
     try:
         with private_slurm(folder) as cluster:
             yield cluster
@@ -159,11 +171,13 @@ def slurm_cluster():
 
 @pytest.fixture
 def slurm(slurm_cluster, monkeypatch):
-    """The private SLURM with no job in it, reached by this process and those that it starts; jobs find the package and what the tests import."""
+    """The private SLURM with no job in it, reached by this process and those that it starts; jobs
+    find the package and what the tests import."""
     for name, value in slurm_cluster.environment.items():
         monkeypatch.setenv(name, value)
     package = Path(wkwdask.__file__).resolve().parent.parent
-    monkeypatch.setenv("PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"])))  # scripts call dask by its name
+    # scripts call dask by its name
+    monkeypatch.setenv("PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"])))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(package), str(REPOSITORY / "tests"))))
     slurm_cluster.end_jobs()
     slurm_cluster.make_idle()

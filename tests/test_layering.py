@@ -1,6 +1,7 @@
 """The floors of the house: a module imports only lower floors, or its own folder.
 
-Imports are read from the source, those inside functions and for type checkers included: an arrow is an arrow.
+Imports are read from the source, those inside functions and for type checkers included: an arrow is
+an arrow.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ FLOORS = {
 TOP = FLOORS["api"]
 WITHOUT_DASK = FLOORS["graphs"] - 1  # the highest floor that never imports dask
 HAS_NO_FILES = {"errors", "geometry", "kernels", "plans", "model", "streams", "formats", "runs", "verbs", "ids", "graphs", "api", "viewer", "xarray"}
-"""Folders whose modules reach files through ``store`` alone. ``clusters`` writes scripts, and ``cli`` its own output."""
+"""Folders whose modules reach files through ``store`` alone. ``clusters`` writes scripts, and
+``cli`` its own output."""
 HAS_FILES = {
     "kernels.compiler": "the cache of compiled kernels lies in a folder of the user",
     "runs.job": "errors leave out the lines of this package, by its path",
@@ -58,12 +60,14 @@ def _parse(path):
 
 
 def _nodes(path):
-    """Return all nodes of a module; those of the package, which no test changes, are parsed once."""
+    """Return all nodes of a module; those of the package, which no test changes, are parsed
+    once."""
     return (_package_nodes if path.is_relative_to(PACKAGE) else _parse)(path)
 
 
 def _imported(nodes, module, is_package, package):
-    """Return (line, absolute module name) of every import; ``from a import b`` counts as ``a.b``, since ``b`` may be a module."""
+    """Return (line, absolute module name) of every import; ``from a import b`` counts as ``a.b``,
+    since ``b`` may be a module."""
     parent = [package, *module.split(".")] if module else [package]
     if not is_package:
         parent = parent[:-1]
@@ -82,7 +86,8 @@ def _imported(nodes, module, is_package, package):
 
 
 def _touched(nodes):
-    """Return (line, call) of everything that touches files: the builtin ``open``, functions of ``os`` and ``numpy``, modules of the standard library."""
+    """Return (line, call) of everything that touches files: the builtin ``open``, functions of
+    ``os`` and ``numpy``, modules of the standard library."""
     for node in nodes:
         if isinstance(node, ast.Name) and node.id == "open" and isinstance(node.ctx, ast.Load):
             yield node.lineno, "open"
@@ -133,7 +138,8 @@ def test_the_house():
 
 
 def imports_of(root, package="wkwdask"):
-    """Return what each module imports of the package; a package that is imported for a name in it counts as its ``__init__``."""
+    """Return what each module imports of the package; a package that is imported for a name in it
+    counts as its ``__init__``."""
     modules = {_module_name(path, root): path for path in sorted(root.rglob("*.py"))}
     found = {}
     for module, path in modules.items():
@@ -188,7 +194,8 @@ def test_folders_are_small():
 
 
 def test_all_floors_were_seen():
-    """The checker reads the real package: every lower folder of the table is there, with modules in it."""
+    """The checker reads the real package: every lower folder of the table is there, with modules in
+    it."""
     folders = {_module_name(path, PACKAGE).split(".")[0] for path in PACKAGE.rglob("*.py")}
     assert {"errors", "geometry", "formats", "kernels", "plans", "streams", "store", "runs", "verbs", "graphs", "api"} <= folders
     imports = [name for path in PACKAGE.rglob("*.py") for _, name in _imported(_nodes(path), "", True, "wkwdask")]
@@ -199,9 +206,11 @@ BROKEN = [
     # file, source, what is found
     ("geometry/x.py", "from wkwdask.model.voxel_type import by_dtype", "geometry imports model"),
     ("geometry/x.py", "import wkwdask.store.files", "geometry imports store"),
-    ("geometry/x.py", "from wkwdask import errors", "geometry imports errors"),  # the same floor, another folder
+    # the same floor, another folder
+    ("geometry/x.py", "from wkwdask import errors", "geometry imports errors"),
     ("formats/wkw/x.py", "from wkwdask.graphs.read import read", "formats imports graphs"),
-    ("formats/wkw/x.py", "def f():\n    from wkwdask.runs import job", "formats imports runs"),  # inside a function
+    # inside a function
+    ("formats/wkw/x.py", "def f():\n    from wkwdask.runs import job", "formats imports runs"),
     ("formats/wkw/x.py", "from ...runs import job", "formats imports runs"),  # relative
     (
         "streams/x.py",
@@ -301,7 +310,8 @@ ALL_MAY = ("formats.", "verbs.webknossos.")
 
 
 def names_of_formats(root, package="wkwdask"):
-    """Yield ``file:line: what`` of every import of a format, and of every string that is the name of one, outside of formats."""
+    """Yield ``file:line: what`` of every import of a format, and of every string that is the name
+    of one, outside of formats."""
     for path in sorted(root.rglob("*.py")):
         module = _module_name(path, root)
         if f"{module}.".startswith(ALL_MAY) or (module or "__init__") in NAMES_FORMATS:

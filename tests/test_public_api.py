@@ -46,7 +46,8 @@ def test_names_resolve():
 
 
 def test_surface_is_as_recorded():
-    """No name, parameter or default changes by accident; ``python -m support.public_surface`` records a change that is meant."""
+    """No name, parameter or default changes by accident; ``python -m support.public_surface``
+    records a change that is meant."""
     assert surface().splitlines() == GOLDEN.read_text().splitlines()
 
 
@@ -125,7 +126,8 @@ def test_docstring(name):
     assert summary.endswith(".")
     parameters = list(inspect.signature(function).parameters)
     assert parameters
-    assert _documented(sections["Parameters"]) == parameters  # each once, in the order of the signature
+    # each once, in the order of the signature
+    assert _documented(sections["Parameters"]) == parameters
     assert "Returns" in sections
     assert "Raises" in sections
 

@@ -1,8 +1,9 @@
 """Process webKNOSSOS-wrap (WKW), Neuroglancer precomputed, N5 and OME-NGFF voxel volumes with dask.
 
-Public names are listed in ``__all__``; each is loaded on first use. Functions are defined in ``wkwdask.api``, one module per topic. Below it, ``verbs`` and
-``ids`` plan the work, ``runs`` and ``graphs`` execute it, ``formats`` reads and writes each format, and ``geometry`` and ``kernels`` do the arithmetic.
-A reader starts at :mod:`wkwdask.api.access`.
+Public names are listed in ``__all__``; each is loaded on first use. Functions are defined in
+``wkwdask.api``, one module per topic. Below it, ``verbs`` and ``ids`` plan the work, ``runs`` and
+``graphs`` execute it, ``formats`` reads and writes each format, and ``geometry`` and ``kernels`` do
+the arithmetic. A reader starts at :mod:`wkwdask.api.access`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Public names by module. A module is imported when one of its names is first used, which keeps ``import wkwdask`` fast.
+# Public names by module. A module is imported when one of its names is first used, which keeps
+# ``import wkwdask`` fast.
 _MODULES = {
     "api.access": "info open read read_many sample",
     "api.checks": "check_manifest diff repair verify write_manifest",
@@ -49,19 +51,94 @@ _MODULES = {
     "viewer.demo": "make_demo",
     "viewer.preview": "preview",
     "viewer.view": "View view",
-}  # fmt: skip
+}
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
-    "AlignmentError", "BatchError", "BoundingBox", "BoundsError", "CorruptError", "Dataset", "Diff", "ExistsError", "Fault", "FormatError",
-    "IncompleteWriteError", "Layer", "LayerMag", "LockedError", "Mag", "ManifestReport", "MissingError", "PyramidPlan", "RepairReport", "ReplacedError",
-    "Report", "ResumeError", "RmReport", "Sharding", "SpaceError", "TaskFailedError", "TruncatedError", "UnsupportedError", "VerifyReport", "View",
-    "WkwDaskError", "apply", "build_pyramid", "check_manifest", "choose_sharding", "cluster", "compress", "connected_components", "contrast", "convert", "copy",
-    "create", "create_dataset", "diff", "histogram", "info", "label_statistics", "make_demo", "merge", "n5_as_zarr", "n5_store", "offset_codec", "open",
-    "open_dataset", "pad_codec", "plan_convert", "plan_pyramid", "preview", "read", "read_many", "rechunk", "register_header", "remap", "remove_dust",
-    "remove_zarr_view", "renumber", "repair", "rm", "sample", "save", "tiff_prefix", "tiff_shard_codec", "to_n5", "to_precomputed", "to_wkw", "to_zarr",
-    "upsample", "verify", "view", "write", "write_manifest", "write_zarr_view", "zarr_view",
-]  # fmt: skip
+    "AlignmentError",
+    "BatchError",
+    "BoundingBox",
+    "BoundsError",
+    "CorruptError",
+    "Dataset",
+    "Diff",
+    "ExistsError",
+    "Fault",
+    "FormatError",
+    "IncompleteWriteError",
+    "Layer",
+    "LayerMag",
+    "LockedError",
+    "Mag",
+    "ManifestReport",
+    "MissingError",
+    "PyramidPlan",
+    "RepairReport",
+    "ReplacedError",
+    "Report",
+    "ResumeError",
+    "RmReport",
+    "Sharding",
+    "SpaceError",
+    "TaskFailedError",
+    "TruncatedError",
+    "UnsupportedError",
+    "VerifyReport",
+    "View",
+    "WkwDaskError",
+    "apply",
+    "build_pyramid",
+    "check_manifest",
+    "choose_sharding",
+    "cluster",
+    "compress",
+    "connected_components",
+    "contrast",
+    "convert",
+    "copy",
+    "create",
+    "create_dataset",
+    "diff",
+    "histogram",
+    "info",
+    "label_statistics",
+    "make_demo",
+    "merge",
+    "n5_as_zarr",
+    "n5_store",
+    "offset_codec",
+    "open",
+    "open_dataset",
+    "pad_codec",
+    "plan_convert",
+    "plan_pyramid",
+    "preview",
+    "read",
+    "read_many",
+    "rechunk",
+    "register_header",
+    "remap",
+    "remove_dust",
+    "remove_zarr_view",
+    "renumber",
+    "repair",
+    "rm",
+    "sample",
+    "save",
+    "tiff_prefix",
+    "tiff_shard_codec",
+    "to_n5",
+    "to_precomputed",
+    "to_wkw",
+    "to_zarr",
+    "upsample",
+    "verify",
+    "view",
+    "write",
+    "write_manifest",
+    "write_zarr_view",
+    "zarr_view",
+]
 
 if TYPE_CHECKING:
     from wkwdask.api.access import info, open, read, read_many, sample
@@ -131,6 +208,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES})
 
 
-# Register the accessor .wkw for arrays built in memory. xarray's engines register it too, so that opened files have it in any import order.
+# Register the accessor .wkw for arrays built in memory. xarray's engines register it too, so that
+# opened files have it in any import order.
 if "xarray" in sys.modules:
     import wkwdask.xarray.accessor  # noqa: F401

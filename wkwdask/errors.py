@@ -1,7 +1,7 @@
 """All errors and warnings of wkwdask.
 
-Each error is also a subclass of the builtin that fits it, so that plain ``except ValueError`` keeps working. Errors carry nothing but their message: they
-survive pickling between dask workers.
+Each error is also a subclass of the builtin that fits it, so that plain ``except ValueError`` keeps
+working. Errors carry nothing but their message: they survive pickling between dask workers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class BoundsError(WkwDaskError, IndexError):
 
 
 class MissingError(WkwDaskError, FileNotFoundError):
-    """A dataset, layer, mag or metadata file is missing; a missing shard is no error, it reads as zeros."""
+    """A dataset, layer, mag or metadata file is missing; a missing shard is no error, it reads as
+    zeros."""
 
 
 class ReplacedError(WkwDaskError, OSError):
@@ -100,4 +101,5 @@ class TransformationWarning(UserWarning):
 
 
 class MetadataWarning(UserWarning):
-    """A copy does not have all metadata of its source, or a file states values whose unit is unknown."""
+    """A copy does not have all metadata of its source, or a file states values whose unit is
+    unknown."""

@@ -1,7 +1,8 @@
-"""Filter a layer and write the result as a new mag. Replace the mean filter of this example by your own function.
+"""Filter a layer and write the result as a new mag. Replace the mean filter of this example by your
+own function.
 
-    python workflows/apply.py DATASET/color/1 DATASET/smooth/1 --radius 2
-    python workflows/apply.py DATASET/color/1 DATASET/smooth/1 --radius 2 --pyramid --cluster slurm-jobqueue
+    python workflows/apply.py DATASET/color/1 DATASET/smooth/1 --radius 2 python workflows/apply.py
+    DATASET/color/1 DATASET/smooth/1 --radius 2 --pyramid --cluster slurm-jobqueue
 
 The same command resumes an interrupted run.
 """

@@ -3,7 +3,8 @@
     python workflows/compress.py DATASET
     python workflows/compress.py DATASET --level 9 --cluster slurm-jobqueue
 
-A mag is replaced after all voxels of the new one have been compared with it. The same command resumes an interrupted run.
+A mag is replaced after all voxels of the new one have been compared with it. The same command
+resumes an interrupted run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Label the connected components of a layer, drop small ones, and build the coarser mags of the new segmentation.
+"""Label the connected components of a layer, drop small ones, and build the coarser mags of the new
+segmentation.
 
-    python workflows/connected_components.py DATASET/color/1 DATASET/cells/1 --threshold 180 --min-voxels 100
-    python workflows/connected_components.py DATASET/segmentation/1 DATASET/split/1 --cluster slurm-jobqueue
+    python workflows/connected_components.py DATASET/color/1 DATASET/cells/1 --threshold 180
+    --min-voxels 100 python workflows/connected_components.py DATASET/segmentation/1 DATASET/split/1
+    --cluster slurm-jobqueue
 
-Without a threshold, neighbors with the same label are joined. The same command resumes an interrupted run.
+Without a threshold, neighbors with the same label are joined. The same command resumes an
+interrupted run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Set the contrast of all color layers of a dataset, and list slices that are much darker or brighter than the others.
+"""Set the contrast of all color layers of a dataset, and list slices that are much darker or
+brighter than the others.
 
     python workflows/contrast.py DATASET
     python workflows/contrast.py DATASET --percentiles 0.5,99.5 --mag 4 --cluster slurm-jobqueue

@@ -1,8 +1,10 @@
 """Import a stack of sections as a layer with its pyramid, and print the result.
 
-    python workflows/import_image_stack.py 'raw/section_*.tif' dataset --voxel-size 4,4,35 --range 0,4095
+    python workflows/import_image_stack.py 'raw/section_*.tif' dataset --voxel-size 4,4,35 --range
+    0,4095
 
-The same command resumes an interrupted run. With --cluster it runs on a cluster, else on all cores of this machine.
+The same command resumes an interrupted run. With --cluster it runs on a cluster, else on all cores
+of this machine.
 """
 
 from __future__ import annotations
@@ -35,9 +37,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse_arguments(arguments)
     with wkwdask.cluster(options.cluster):
         report = wkwdask.convert(
-            options.source, options.dataset, layer=options.layer, voxel_size=options.voxel_size, dtype=None if options.range is None else "uint8",
-            value_range=options.range, on_error="fill" if options.fill else "fail", pyramid=True,
-        )  # fmt: skip
+            options.source,
+            options.dataset,
+            layer=options.layer,
+            voxel_size=options.voxel_size,
+            dtype=None if options.range is None else "uint8",
+            value_range=options.range,
+            on_error="fill" if options.fill else "fail",
+            pyramid=True,
+        )
     print(report)
     layer = wkwdask.open(options.dataset, layer=options.layer, mag=1)
     print(f"{options.layer}: {layer.dtype} of shape (c, x, y, z) = {layer.shape}")

@@ -1,4 +1,5 @@
-"""Measure all labels of a segmentation: size, bounding box, centroid, and the mean of a color layer inside each label.
+"""Measure all labels of a segmentation: size, bounding box, centroid, and the mean of a color layer
+inside each label.
 
     python workflows/label_statistics.py DATASET table.csv --layer segmentation --color color
     python workflows/label_statistics.py DATASET table.parquet --cluster slurm-jobqueue

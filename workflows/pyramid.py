@@ -1,7 +1,7 @@
 """Build the coarser mags of one or all layers of a dataset, and print a report.
 
-    python workflows/pyramid.py DATASET
-    python workflows/pyramid.py DATASET --layer segmentation --coarsest 16-16-4 --cluster slurm-jobqueue
+    python workflows/pyramid.py DATASET python workflows/pyramid.py DATASET --layer segmentation
+    --coarsest 16-16-4 --cluster slurm-jobqueue
 
 The same command resumes an interrupted run. Layers with finished coarser mags are skipped.
 """

@@ -1,4 +1,5 @@
-"""Store a dataset with fewer, larger files, which suits the file systems of clusters, and compare all voxels.
+"""Store a dataset with fewer, larger files, which suits the file systems of clusters, and compare
+all voxels.
 
     python workflows/rechunk.py DATASET TARGET --file-len 32
     python workflows/rechunk.py DATASET TARGET --file-len 32 --cluster slurm-jobqueue

@@ -1,11 +1,13 @@
 """Apply a mapping to a segmentation, remove small segments, and renumber the others from 1.
 
-    python workflows/remap.py DATASET/segmentation/1 DATASET/merged/1 merges.csv
-    python workflows/remap.py DATASET/segmentation/1 DATASET/neurons/1 agglomerates/view_70.hdf5 --dtype uint64 --min-voxels 1000
-    python workflows/remap.py DATASET/segmentation/1 DATASET/proofread/1 merger_mode.nml --cluster slurm-jobqueue
+    python workflows/remap.py DATASET/segmentation/1 DATASET/merged/1 merges.csv python
+    workflows/remap.py DATASET/segmentation/1 DATASET/neurons/1 agglomerates/view_70.hdf5 --dtype
+    uint64 --min-voxels 1000 python workflows/remap.py DATASET/segmentation/1 DATASET/proofread/1
+    merger_mode.nml --cluster slurm-jobqueue
 
-With --min-voxels, the layers DATASET/LAYER-clean and DATASET/LAYER-compact are written beside the target, and ids.csv in the current folder lists the final
-ids. The same command resumes an interrupted run.
+With --min-voxels, the layers DATASET/LAYER-clean and DATASET/LAYER-compact are written beside the
+target, and ids.csv in the current folder lists the final ids. The same command resumes an
+interrupted run.
 """
 
 from __future__ import annotations

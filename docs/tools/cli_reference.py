@@ -47,7 +47,8 @@ def sections(group: click.Context, level: int) -> Iterator[str]:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    r"""Yield the paragraphs of a help text. Those that keep their lines (``\b``) become blocks of text."""
+    r"""Yield the paragraphs of a help text. Those that keep their lines (``\b``) become blocks of
+    text."""
     for paragraph in re.split(r"\n\s*\n", text):
         head, _, kept = paragraph.partition("\b\n")
         if head.strip():

@@ -1,4 +1,5 @@
-"""Griffe extension for docstrings: it fills in the storage options of formats, and turns the roles of Sphinx into links to the reference."""
+"""Griffe extension for docstrings: it fills in the storage options of formats, and turns the roles
+of Sphinx into links to the reference."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ class Docstrings(griffe.Extension):
         """Change the docstring of one object."""
         if obj.docstring is None:
             return
-        if "{options}" in obj.docstring.value and obj.name in wkwdask.__all__:  # filled in when the function is decorated
+        if "{options}" in obj.docstring.value and obj.name in wkwdask.__all__:
+            # filled in when the function is decorated
             obj.docstring.value = inspect.getdoc(getattr(wkwdask, obj.name)) or ""
         obj.docstring.value = ROLE.sub(link, obj.docstring.value)

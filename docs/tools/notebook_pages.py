@@ -25,7 +25,8 @@ NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page and its pictures for each notebook. All run in one folder, so the demo dataset is made once."""
+    """Add a page and its pictures for each notebook. All run in one folder, so the demo dataset is
+    made once."""
     os.environ["WKWDASK_PROGRESS"] = "off"
     with tempfile.TemporaryDirectory() as folder:
         for path in sorted(NOTEBOOKS.glob("*.ipynb")):
@@ -59,7 +60,8 @@ def blocks(cell: Any, name: str, files: Files, config: MkDocsConfig) -> Iterator
             files.append(File.generated(config, f"notebooks/{picture}", content=base64.b64decode(data["image/png"])))
             yield f"![Output of the cell above]({picture})"
         elif "text/html" in data:
-            cards[f"{name}_{number}"] = data["text/html"].replace("<table>", '<table class="notebook-table">')  # tables with a class keep their own style
+            # tables with a class keep their own style
+            cards[f"{name}_{number}"] = data["text/html"].replace("<table>", '<table class="notebook-table">')
             yield f'<div class="notebook-output" data-md-color-scheme="default" id="{name}_{number}"></div>'
         else:
             yield f"```text\n{data['text/plain'].rstrip()}\n```"

@@ -1,4 +1,5 @@
-"""Tour of the command line: ``python docs/tools/tour.py`` runs the commands, and writes ``docs/images/tour.cast`` (asciicast 2) and the animation of it."""
+"""Tour of the command line: ``python docs/tools/tour.py`` runs the commands, and writes
+``docs/images/tour.cast`` (asciicast 2) and the animation of it."""
 
 from __future__ import annotations
 
@@ -56,9 +57,11 @@ def record() -> str:
 
 
 def animation(cast: str) -> str:
-    """Return an SVG that shows a recording again and again; each letter and line appears by an animation of CSS.
+    """Return an SVG that shows a recording again and again; each letter and line appears by an
+    animation of CSS.
 
-    It begins at the end of the first command, which is also what a reader sees who has turned animations off.
+    It begins at the end of the first command, which is also what a reader sees who has turned
+    animations off.
     """
     header, *events = map(json.loads, cast.splitlines())
     total = events[-1][0]

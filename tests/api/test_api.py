@@ -1,4 +1,5 @@
-"""Public functions on WKW: what they refuse, edges, and the real sample whose coarser mags are rebuilt."""
+"""Public functions on WKW: what they refuse, edges, and the real sample whose coarser mags are
+rebuilt."""
 
 from __future__ import annotations
 
@@ -407,7 +408,8 @@ def test_a_pyramid_of_one_block_files_gets_larger_files(tmp_path):
     wkwdask.build_pyramid(tmp_path, method="max", mags=["2-2-1"])
     assert wkwdask.info(tmp_path).layers[0].mags[1].file_len == 8
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 80, before[1]))  # far fewer than the files that a task makes
+    # far fewer than the files that a task makes
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 80, before[1]))
     try:
         wkwdask.build_pyramid(tmp_path, method="max", mags=["2-2-1", "4-4-1", "8-8-1"], file_len=1, existing="overwrite")
     finally:
@@ -474,7 +476,8 @@ def test_voxels_outside_the_box_never_count(dataset):
     np.testing.assert_array_equal(wkwdask.read(dataset, mag="2-2-1"), expected)
 
 
-# ----------------------------------------------------------------------------- repeated build_pyramid
+# ----------------------------------------------------------------------------- repeated
+# build_pyramid
 
 
 @pytest.fixture
@@ -561,7 +564,8 @@ def l4_sample(shared_data, tmp_path):
 
 
 def interior(array):
-    """All but the outermost voxels: an older writer mixed zeros into the border of the stored mags."""
+    """All but the outermost voxels: an older writer mixed zeros into the border of the stored
+    mags."""
     return array[:, 1:-1, 1:-1, 1:-1]
 
 
@@ -587,7 +591,8 @@ def test_color_of_the_sample(l4_sample):
 
 
 def test_the_samples_json_keeps_its_legacy_form(l4_sample, shared_data):
-    """The mags that are made have the length of file that suits their boxes, of 64 x 64 x 75 and 32 x 32 x 38 voxels; the others are left alone."""
+    """The mags that are made have the length of file that suits their boxes, of 64 x 64 x 75 and 32
+    x 32 x 38 voxels; the others are left alone."""
     wkwdask.build_pyramid(l4_sample, "color", coarsest="8-8-4", existing="overwrite")
     before = json.loads((shared_data / "l4_sample" / "datasource-properties.json").read_text())
     after = json.loads((l4_sample / "datasource-properties.json").read_text())

@@ -1,4 +1,5 @@
-"""Functions applied to volumes: the same results as on whole arrays, listed failures, and kept work."""
+"""Functions applied to volumes: the same results as on whole arrays, listed failures, and kept
+work."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def leftovers(folder):
     return [path.name for path in Path(folder).rglob(".wkwdask-job-*")]
 
 
-# ----------------------------------------------------------------------------- results equal those of whole arrays
+# ----------------------------------------------------------------------------- results equal those
+# of whole arrays
 
 
 @pytest.mark.parametrize(("chunks", "mode"), [(8, "reflect"), (16, "nearest"), (64, "constant"), ((64, 32, 8), "mirror")])
@@ -131,7 +133,8 @@ def test_sources_of_other_mags_are_repeated_or_span_more_voxels(dataset):
     wkwdask.build_pyramid(dataset, "color", mags=["2-2-1"])
     coarse = wkwdask.read(dataset / "color" / "2-2-1")[0]
     wkwdask.apply(lambda fine, rough: rough, [dataset / "color" / "1", dataset / "color" / "2-2-1"], dataset / "back" / "1", chunks=16)
-    whole = coarse.repeat(2, 0).repeat(2, 1)[1:71, 0:50]  # the box starts at 13, in the middle of a coarse voxel
+    # the box starts at 13, in the middle of a coarse voxel
+    whole = coarse.repeat(2, 0).repeat(2, 1)[1:71, 0:50]
     np.testing.assert_array_equal(result(dataset / "back" / "1"), whole)
 
     def most(fine):

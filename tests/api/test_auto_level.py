@@ -1,4 +1,5 @@
-"""Level ``auto`` of LZ4HC: noisy blocks are LZ4, all others LZ4HC, and a block has the same bytes whatever job and task writes it."""
+"""Level ``auto`` of LZ4HC: noisy blocks are LZ4, all others LZ4HC, and a block has the same bytes
+whatever job and task writes it."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_every_block_is_lz4_or_lz4hc(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_bytes_of_a_file_depend_on_its_voxels_only(tmp_path, dtype):
-    """Whole files and joined parts, many tasks and one, bricks of any shape, writes of regions, and recompression."""
+    """Whole files and joined parts, many tasks and one, bricks of any shape, writes of regions, and
+    recompression."""
     voxels, lengths = _volume(dtype), {"file_len": 4}
     wkwdask.write(tmp_path / "whole" / "color" / "1", (0, 0, 0), voxels, voxel_size=(4, 4, 4), **lengths)
     expected = _files(tmp_path / "whole" / "color" / "1")
@@ -78,7 +80,8 @@ def test_bytes_of_a_file_depend_on_its_voxels_only(tmp_path, dtype):
 
 @pytest.mark.long
 def test_an_update_by_content_changes_nothing(tmp_path):
-    """Its tasks have other shapes than those of the pyramid, and small files make all levels of a pass differ in their bricks."""
+    """Its tasks have other shapes than those of the pyramid, and small files make all levels of a
+    pass differ in their bricks."""
     dataset = tmp_path / "ds"
     rng = np.random.default_rng(1)
     coarse = rng.integers(0, 200, (40, 40, 40), dtype=np.uint8)

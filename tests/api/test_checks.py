@@ -147,10 +147,25 @@ def check_untouched(sound, folder, case, report, damaged):
 def test_the_matrix_covers_the_kinds():
     """The others have tests with their own datasets."""
     elsewhere = {
-        "header.unreadable", "header.lengths", "file.block_nbytes", "file.lz4_level", "file.bad_voxel_type", "mag.remote", "mag.empty", "layer.format",
-        "job.running", "job.refused", "job.unpublished", "quarantine", "pyramid.unknown", "pyramid.smaller", "folder.unreadable", "file.size_changed",
-        "file.checksum", "layer.twice",
-    }  # fmt: skip
+        "header.unreadable",
+        "header.lengths",
+        "file.block_nbytes",
+        "file.lz4_level",
+        "file.bad_voxel_type",
+        "mag.remote",
+        "mag.empty",
+        "layer.format",
+        "job.running",
+        "job.refused",
+        "job.unpublished",
+        "quarantine",
+        "pyramid.unknown",
+        "pyramid.smaller",
+        "folder.unreadable",
+        "file.size_changed",
+        "file.checksum",
+        "layer.twice",
+    }
     # see test_precomputed_verify.py and support/damaged_arrays.py
     of_arrays = {kind for kind in KINDS_OF_FAULTS if kind.startswith(("info.", "level.", "image.", "document.", "chunk.", "shard.", "minishard."))}
     covered = of_arrays | {kind for case in CASES for kind in KINDS_OF_FAULTS for pattern in case.says if matches(kind, pattern)}
@@ -158,7 +173,8 @@ def test_the_matrix_covers_the_kinds():
     assert len(CASES) >= 80
 
 
-# ----------------------------------------------------------------------------- single kinds of damage
+# ----------------------------------------------------------------------------- single kinds of
+# damage
 
 
 def test_every_broken_block_is_listed(dataset):
@@ -199,7 +215,8 @@ def test_salvage_keeps_all_other_blocks(dataset, sound):
 
 def test_a_salvaged_coarser_file_takes_broken_blocks_from_the_finer_mag(dataset, sound):
     """Its sound blocks stay unchanged, even above zeros of the finer mag."""
-    both(blocks(BROKEN_BLOCK), blocks(set_block(7, b"\xff" * 90), ABOVE))(dataset)  # block 7 of the one is not above block 5 of the other
+    # block 7 of the one is not above block 5 of the other
+    both(blocks(BROKEN_BLOCK), blocks(set_block(7, b"\xff" * 90), ABOVE))(dataset)
     wkwdask.repair(dataset, salvage=True)
     np.testing.assert_array_equal(voxels(dataset, mag="2"), voxels(sound, mag="2"))
     assert not voxels(dataset)[24:32, 0:8, 24:32].any()
@@ -330,7 +347,8 @@ def test_mixed_compression_is_answered_with_advice(dataset):
 def test_quick_reads_no_block(dataset):
     both(blocks(BROKEN_BLOCK), cut(RAW, -5))(dataset)
     report = wkwdask.verify(dataset, quick=True)
-    assert {fault.kind for fault in report.faults} == {"file.truncated", "file.size_changed"}  # the record knows the size of the one
+    # the record knows the size of the one
+    assert {fault.kind for fault in report.faults} == {"file.truncated", "file.size_changed"}
     assert {mag.blocks for mag in report.mags} == {0}
 
 

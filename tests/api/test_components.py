@@ -97,9 +97,15 @@ def leftovers(folder):
 
 @HEAVY
 @given(
-    st.tuples(*[st.integers(1, 45)] * 3), st.tuples(*[st.integers(0, 30)] * 3), st.sampled_from([6, 18, 26]), st.sampled_from([0.05, 0.3, 0.6]),
-    st.sampled_from([None, 1]), st.sampled_from([0, 2, 30]), st.sampled_from([16, 32]), st.integers(0, 99),
-)  # fmt: skip
+    st.tuples(*[st.integers(1, 45)] * 3),
+    st.tuples(*[st.integers(0, 30)] * 3),
+    st.sampled_from([6, 18, 26]),
+    st.sampled_from([0.05, 0.3, 0.6]),
+    st.sampled_from([None, 1]),
+    st.sampled_from([0, 2, 30]),
+    st.sampled_from([16, 32]),
+    st.integers(0, 99),
+)
 def test_any_box_equals_scipy(tmp_path_factory, shape, offset, connectivity, density, threshold, min_voxels, region, seed):
     folder = tmp_path_factory.mktemp("any")
     random = np.random.default_rng(seed)
@@ -169,7 +175,8 @@ def test_absent_files_are_background(dataset, tmp_path):
     with logged(tmp_path / "log"):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     assert_same_components(result(dataset / "cc" / "1"), of_labels(labels, 26))
-    assert sum(name.startswith("label") for name in runs(tmp_path / "log")) == 3 * 2 * 2 + 2 * 2 * 2  # regions of 16 voxels that touch a file, of 8 * 8 * 3
+    # regions of 16 voxels that touch a file, of 8 * 8 * 3
+    assert sum(name.startswith("label") for name in runs(tmp_path / "log")) == 3 * 2 * 2 + 2 * 2 * 2
 
 
 def test_an_empty_layer_has_no_components(dataset):
@@ -222,7 +229,8 @@ def test_a_coarser_mag_is_chosen(dataset):
     assert_same_components(wkwdask.read(dataset / "cc" / "2-2-1")[0], of_mask(labels >= 1, 26))
 
 
-# ----------------------------------------------------------------------------- tasks and interruptions
+# ----------------------------------------------------------------------------- tasks and
+# interruptions
 
 
 def stored(folder):
@@ -316,7 +324,8 @@ def test_damaged_pairs_are_rebuilt(blob_dataset, tmp_path):
     assert stored(blob_dataset / "once") == stored(blob_dataset / "cc")
 
 
-# ----------------------------------------------------------------------------- types of ids, errors, the command
+# ----------------------------------------------------------------------------- types of ids,
+# errors, the command
 
 
 @pytest.mark.long

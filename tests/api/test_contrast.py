@@ -65,9 +65,17 @@ def check_histogram(found, values, dtype, bins, limits):
 
 @HEAVY
 @given(
-    st.sampled_from(DTYPES), st.integers(1, 3), vectors(1, 30), st.sampled_from(["few", "noise", "extremes", "zeros"]), st.booleans(), st.booleans(),
-    st.sampled_from([None, 1, 7, 100]), st.sampled_from([None, (0, 3), (-10.5, 300)]), st.booleans(), st.integers(0, 2**32 - 1),
-)  # fmt: skip
+    st.sampled_from(DTYPES),
+    st.integers(1, 3),
+    vectors(1, 30),
+    st.sampled_from(["few", "noise", "extremes", "zeros"]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, 1, 7, 100]),
+    st.sampled_from([None, (0, 3), (-10.5, 300)]),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
 def test_histograms_of_any_voxels_equal_numpy(dtype, channels, shape, kind, per_slice, ignore_zero, bins, limits, empty, seed):
     dtype = np.dtype(dtype)
     array = voxel_array(dtype, (channels, *shape), seed, kind)
@@ -186,10 +194,15 @@ def test_malformed_calls_are_refused(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("dtype", "low", "high"),
     [
-        ("float32", 1e4, 1e4 + 1), ("float32", 1e10, 1e10), ("float64", 1e300, 1e300), ("float64", -1e17, -1e17), ("uint64", 2**64 - 1, 2**64 - 1),
-        ("int64", -(2**63), -(2**63)), ("uint64", 2**64 - 3000, 2**64 - 1),
+        ("float32", 1e4, 1e4 + 1),
+        ("float32", 1e10, 1e10),
+        ("float64", 1e300, 1e300),
+        ("float64", -1e17, -1e17),
+        ("uint64", 2**64 - 1, 2**64 - 1),
+        ("int64", -(2**63), -(2**63)),
+        ("uint64", 2**64 - 3000, 2**64 - 1),
     ],
-)  # fmt: skip
+)
 def test_close_and_huge_values_are_counted(tmp_path, dtype, low, high):
     array = np.full((1, 16, 16, 16), low, dtype)
     array[0, 3:] = high

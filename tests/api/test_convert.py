@@ -1,4 +1,5 @@
-"""Conversion of images and arrays to WKW and back: datasets, broken sections, interruptions, a full disk, the command."""
+"""Conversion of images and arrays to WKW and back: datasets, broken sections, interruptions, a full
+disk, the command."""
 
 from __future__ import annotations
 
@@ -74,8 +75,11 @@ def test_new_layers_are_named_after_their_content_or_as_requested(tmp_path, sect
     wkwdask.convert(sections, tmp_path / "ds" / "coarse" / "2-2-1", offset=(3, 4, 5))
     layers = document_of(tmp_path / "ds")["dataLayers"]
     assert [(layer["name"], layer["category"]) for layer in layers] == [
-        ("segmentation", "segmentation"), ("em", "color"), ("other", "segmentation"), ("coarse", "color"),
-    ]  # fmt: skip
+        ("segmentation", "segmentation"),
+        ("em", "color"),
+        ("other", "segmentation"),
+        ("coarse", "color"),
+    ]
     assert layers[3]["boundingBox"] == {"topLeft": [6, 8, 5], "width": 82, "height": 60, "depth": 21}
     assert [mag["mag"] for mag in layers[3]["mags"]] == [[2, 2, 1]]
     with pytest.raises(ValueError, match="is mag 2-2-1, but the voxels to write are mag 1"):
@@ -236,7 +240,8 @@ def test_the_pyramid_is_built_in_the_same_call(tmp_path, sections):
     assert len(report.mags) == len(mags) > 1
     assert mags == [mag["mag"] for mag in document_of(tmp_path / "two")["dataLayers"][0]["mags"]]
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
-    assert "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS).note  # a run may have been killed at its very end
+    # a run may have been killed at its very end
+    assert "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS).note
     with pytest.raises(ExistsError):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     shutil.rmtree(tmp_path / "ds" / "color" / "2-2-1")  # as if the pyramid had not been built yet
@@ -462,9 +467,12 @@ def test_targets_of_another_kind_are_refused_before_any_work(tmp_path, dataset, 
     before = trees(tmp_path)
     with stopping(tmp_path / "log", 0, AssertionError("it began to work")):
         for name, message in (
-            ("a.npy", "is a folder, expected"), ("c.npy", "symbolic link"), ("d", "symbolic link"), ("e.npy", "symbolic link"),
+            ("a.npy", "is a folder, expected"),
+            ("c.npy", "symbolic link"),
+            ("d", "symbolic link"),
+            ("e.npy", "symbolic link"),
             ("file", "already exists" if existing == "error" else "is a file, expected"),
-        ):  # fmt: skip
+        ):
             with pytest.raises(ExistsError, match=message):
                 wkwdask.convert(dataset, tmp_path / name, existing=existing)
     assert {name: data for name, data in trees(tmp_path).items() if not name.startswith("log")} == before
@@ -510,7 +518,8 @@ def test_an_interrupted_export_is_resumed(tmp_path, dataset):
     assert hidden(tmp_path) == []
 
 
-# ----------------------------------------------------------------------------- command line, real data
+# ----------------------------------------------------------------------------- command line, real
+# data
 
 
 def run(*arguments):
@@ -523,9 +532,31 @@ def test_command(tmp_path):
     array = voxels(dtype=np.uint16) * 200
     np.save(tmp_path / "a.npy", array)
     run(
-        "convert", tmp_path / "a.npy", tmp_path / "ds", "--layer", "em", "--voxel-size", "0.004,0.004,0.035", "--unit", "um", "--dtype", "uint8",
-        "--range", "0,51000", "--offset", "5,6,7", "--pyramid", "--block-len", "8", "--file-len", "2", "--compression", "raw", "--axes", "zyx",
-    )  # fmt: skip
+        "convert",
+        tmp_path / "a.npy",
+        tmp_path / "ds",
+        "--layer",
+        "em",
+        "--voxel-size",
+        "0.004,0.004,0.035",
+        "--unit",
+        "um",
+        "--dtype",
+        "uint8",
+        "--range",
+        "0,51000",
+        "--offset",
+        "5,6,7",
+        "--pyramid",
+        "--block-len",
+        "8",
+        "--file-len",
+        "2",
+        "--compression",
+        "raw",
+        "--axes",
+        "zyx",
+    )
     found = wkwdask.read(tmp_path / "ds", layer="em", mag=1)[0].T
     np.testing.assert_array_equal(found, np.rint(array * (255 / 51000)))
     assert len(document_of(tmp_path / "ds")["dataLayers"][0]["mags"]) > 1

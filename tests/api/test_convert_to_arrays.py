@@ -89,7 +89,8 @@ def test_labels_and_channels_are_kept(tmp_path):
     wkwdask.convert(tmp_path / "two.npy", tmp_path / "em.ome.zarr", voxel_size=SIZE)
     wkwdask.convert(tmp_path / "ids.npy", tmp_path / "em.ome.zarr" / "labels" / "cells", voxel_size=SIZE, shard_shape=False)
     np.testing.assert_array_equal(wkwdask.read(f"zarr://{tmp_path}/em.ome.zarr/labels/cells")[0], ids.T)
-    wkwdask.convert(tmp_path / "two.npy", tmp_path / "em.ome.zarr", mag="2-2-1", channels=(1, 0))  # the image says how large voxels are
+    # the image says how large voxels are
+    wkwdask.convert(tmp_path / "two.npy", tmp_path / "em.ome.zarr", mag="2-2-1", channels=(1, 0))
     np.testing.assert_array_equal(wkwdask.read(f"zarr://{tmp_path}/em.ome.zarr", mag="2-2-1")[0], VOXELS[::-1].T)
     wkwdask.convert(tmp_path / "two.npy", f"n5://{tmp_path}/two", compression="raw")
     np.testing.assert_array_equal(wkwdask.read(f"n5://{tmp_path}/two")[1], VOXELS[::-1].T)

@@ -1,4 +1,5 @@
-"""Conversion of images and arrays to precomputed volumes: places, types, broken sections, pyramids, interruptions, the command."""
+"""Conversion of images and arrays to precomputed volumes: places, types, broken sections, pyramids,
+interruptions, the command."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def test_the_pyramid_is_built_in_the_same_call(tmp_path, sections):
     report = wkwdask.convert(sections, url, pyramid=True, **OPTIONS)
     assert len(report.mags) > 1
     assert len(info_of(tmp_path / "em")["scales"]) == len(report.mags)
-    again = wkwdask.convert(sections, url, pyramid=True, **OPTIONS)  # as after an interruption while the pyramid was built
+    # as after an interruption while the pyramid was built
+    again = wkwdask.convert(sections, url, pyramid=True, **OPTIONS)
     assert "nothing to do" in again.note
 
 

@@ -118,9 +118,11 @@ def test_a_translation_by_blocks_or_voxels_keeps_the_voxels(dataset, tmp_path, t
 
 @HEAVY
 @given(
-    translate=st.tuples(*[st.integers(-16, 20) | st.sampled_from([-16, -8, 0, 8, 16, 32])] * 3), corners=st.tuples(*[st.floats(0, 1)] * 6),
-    file_len=st.sampled_from([1, 2, 8]), cut=st.booleans(),
-)  # fmt: skip
+    translate=st.tuples(*[st.integers(-16, 20) | st.sampled_from([-16, -8, 0, 8, 16, 32])] * 3),
+    corners=st.tuples(*[st.floats(0, 1)] * 6),
+    file_len=st.sampled_from([1, 2, 8]),
+    cut=st.booleans(),
+)
 def test_any_translation_and_box_equals_numpy(tmp_path_factory, translate, corners, file_len, cut):
     folder, offset, shape = tmp_path_factory.mktemp("copy"), (16, 17, 16), (21, 9, 33)
     array = np.random.default_rng(0).integers(0, 3, shape).astype(np.uint16)

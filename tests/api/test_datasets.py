@@ -1,4 +1,5 @@
-"""Datasets as objects: text, edits, concurrent and killed processes, and data outside the dataset."""
+"""Datasets as objects: text, edits, concurrent and killed processes, and data outside the
+dataset."""
 
 from __future__ import annotations
 
@@ -116,11 +117,17 @@ def test_a_malformed_layer_does_not_affect_the_others(dataset):
     np.testing.assert_array_equal(wkwdask.read(f"{dataset.path}/color/1")[0], VOXELS)
     message = rf"{FILE_NAME}: dataLayers\[1\]\.category: .*; dataLayers\[1\]\.boundingBox: "
     for use in (
-        opened["seg"].open, opened["seg"].read, opened["seg"].compute_largest_segment_id, lambda: opened["seg"].mags,
-        lambda: wkwdask.open(dataset.path, layer="seg"), lambda: wkwdask.open(f"{dataset.path}/seg/1"),
-        lambda: wkwdask.write(f"{dataset.path}/seg/2", (0, 0, 0), IDS), lambda: dataset.set_bounding_box("seg", (0, 0, 0, 1, 1, 1)),
-        lambda: dataset.rename_layer("seg", "cells"), lambda: wkwdask.rm(dataset.path, layer="seg"),
-    ):  # fmt: skip
+        opened["seg"].open,
+        opened["seg"].read,
+        opened["seg"].compute_largest_segment_id,
+        lambda: opened["seg"].mags,
+        lambda: wkwdask.open(dataset.path, layer="seg"),
+        lambda: wkwdask.open(f"{dataset.path}/seg/1"),
+        lambda: wkwdask.write(f"{dataset.path}/seg/2", (0, 0, 0), IDS),
+        lambda: dataset.set_bounding_box("seg", (0, 0, 0, 1, 1, 1)),
+        lambda: dataset.rename_layer("seg", "cells"),
+        lambda: wkwdask.rm(dataset.path, layer="seg"),
+    ):
         with pytest.raises(CorruptError, match=message):
             use()
     assert "cannot be used" in repr(opened)
@@ -143,8 +150,10 @@ def test_a_malformed_layer_is_verified_and_repaired(dataset):
     wkwdask.repair(dataset.path)
     after = dataset.refreshed()
     assert list(after.layers) == ["color", "seg", "odd"]
-    np.testing.assert_array_equal(after["seg"].read(((6, 4, 2), (36, 30, 24)))[0], IDS)  # rebuilt from its files
-    assert document_of(dataset.path)["dataLayers"][2] == {"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.5}  # no file says more: kept
+    # rebuilt from its files
+    np.testing.assert_array_equal(after["seg"].read(((6, 4, 2), (36, 30, 24)))[0], IDS)
+    # no file says more: kept
+    assert document_of(dataset.path)["dataLayers"][2] == {"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.5}
     assert document_of(dataset.path)["mystery"] == {"x": 1}
 
 
@@ -181,9 +190,13 @@ def test_fields_are_set_and_restored(dataset):
     dataset.set_view_configuration({"color": None}, "color").set_view_configuration({"zoom": None})
     assert document_of(dataset.path) == before
     for change in (
-        lambda: dataset.set_bounding_box("x", (0, 0, 0, 1, 1, 1)), lambda: dataset.set_view_configuration({}, "x"), lambda: dataset.remove_layer("x"),
-        lambda: dataset.rename_layer("x", "y"), lambda: dataset.remove_mag("color", 8), lambda: dataset.add_layer_from_disk("x"),
-    ):  # fmt: skip
+        lambda: dataset.set_bounding_box("x", (0, 0, 0, 1, 1, 1)),
+        lambda: dataset.set_view_configuration({}, "x"),
+        lambda: dataset.remove_layer("x"),
+        lambda: dataset.rename_layer("x", "y"),
+        lambda: dataset.remove_mag("color", 8),
+        lambda: dataset.add_layer_from_disk("x"),
+    ):
         with pytest.raises(MissingError, match=r"no layer 'x'; there are color, seg|no mag 8|no mags"):
             change()
     with pytest.raises(ValueError, match="is not a segmentation"):
@@ -364,7 +377,8 @@ def rename_again(opened):
         return opened
 
 
-# ----------------------------------------------------------------------------- locks and concurrent processes
+# ----------------------------------------------------------------------------- locks and concurrent
+# processes
 
 
 def start(function, *arguments):
@@ -471,7 +485,8 @@ def test_a_process_taken_for_dead_keeps_the_next_lock(dataset):
         lock_path(path).unlink()
         put_lock(path, this_process("next"))
 
-    with counting(f"{dataset.path}/.{FILE_NAME}", 1, broken, {"os.rename"}):  # when it replaces the file
+    with counting(f"{dataset.path}/.{FILE_NAME}", 1, broken, {"os.rename"}):
+        # when it replaces the file
         dataset.set_voxel_size((1, 2, 3))
     assert json.loads(lock_path(path).read_text())["command"] == "next"
 

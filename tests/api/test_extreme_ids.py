@@ -60,9 +60,17 @@ def forms(folder, pairs):
     frame.to_csv(folder / "pairs.csv", index=False)
     frame.to_parquet(folder / "pairs.parquet")
     return [
-        pairs, {np.uint64(key): value for key, value in pairs.items()}, rows, (list(pairs), list(pairs.values())), pd.Series(rows[:, 1], rows[:, 0]), frame,
-        frame.astype(object), folder / "pairs.npy", folder / "pairs.csv", folder / "pairs.parquet",
-    ]  # fmt: skip
+        pairs,
+        {np.uint64(key): value for key, value in pairs.items()},
+        rows,
+        (list(pairs), list(pairs.values())),
+        pd.Series(rows[:, 1], rows[:, 0]),
+        frame,
+        frame.astype(object),
+        folder / "pairs.npy",
+        folder / "pairs.csv",
+        folder / "pairs.parquet",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""Tables of labels: the same as those of numpy and scipy over the whole array, for any cut into bricks."""
+"""Tables of labels: the same as those of numpy and scipy over the whole array, for any cut into
+bricks."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ assert ENVIRONMENT  # progress of cluster processes is off
 
 
 def reference(labels, color=None, *, offset=(0, 0, 0), mag=(1, 1, 1), voxel_size=VOXEL_SIZE, ignore_zero=True):
-    """Make the table from arrays in memory, shape (x, y, z) and (c, x, y, z), by numpy and scipy."""
+    """Make the table from arrays in memory, shape (x, y, z) and (c, x, y, z), by numpy and
+    scipy."""
     ids, places = np.unique(labels, return_inverse=True)
     places = places.reshape(labels.shape)
     rows = np.arange(len(ids))
@@ -60,7 +62,8 @@ def reference(labels, color=None, *, offset=(0, 0, 0), mag=(1, 1, 1), voxel_size
 
 
 def check_equal(found, expected, *, scale=None):
-    """Whole numbers are equal, others are up to what float64 can do (for a std of values of a scale)."""
+    """Whole numbers are equal, others are up to what float64 can do (for a std of values of a
+    scale)."""
     assert found.columns.tolist() == expected.columns.tolist()
     assert found.index.equals(expected.index)
     assert found.index.dtype == expected.index.dtype
@@ -152,7 +155,8 @@ def test_boxes_and_centroids_are_in_voxels_of_mag_1(anisotropic):
 def test_a_coarser_layer_counts_for_each_voxel_that_it_covers(anisotropic):
     dataset, labels, _, coarse = anisotropic
     fine = np.zeros((1, 44, 30, 21), np.uint16)
-    spread = coarse.repeat(2, 1).repeat(2, 2).repeat(2, 3)[..., 1:]  # z 3 is the upper half of voxel 1
+    # z 3 is the upper half of voxel 1
+    spread = coarse.repeat(2, 1).repeat(2, 2).repeat(2, 3)[..., 1:]
     fine[...] = spread[:, :44, :30, :21]
     check_equal(wkwdask.label_statistics(dataset, dataset / "coarse" / "4-4-2"), reference(labels, fine, offset=(6, 4, 3), mag=(2, 2, 1)))
 
@@ -275,7 +279,8 @@ def test_malformed_calls_are_refused(floats, tmp_path):
 
 def test_real_labels_with_a_coarser_color_layer_equal_numpy(shared_data, tmp_path):
     sample = shared_data / "l4_sample"
-    low = np.add(wkwdask.info(sample).layers[1].mags[0].box.topleft, (33, 40, 51))  # odd and even corners in the voxels of mag 2-2-1
+    # odd and even corners in the voxels of mag 2-2-1
+    low = np.add(wkwdask.info(sample).layers[1].mags[0].box.topleft, (33, 40, 51))
     box = wkwdask.BoundingBox(low, (90, 81, 40))
     labels = wkwdask.read(sample, box, layer="segmentation", mag=1)[0]
     color = wkwdask.read(sample, box, layer="color", mag="2-2-1")
@@ -315,4 +320,5 @@ def test_the_workflow_writes_the_table(floats, tmp_path):
     printed = run_script_here(WORKFLOW, floats[0], tmp_path / "table.csv", "--color", "color")
     found = pd.read_csv(tmp_path / "table.csv", index_col="label", dtype={"label": "uint64"})
     assert printed.startswith(f"{len(found)} labels; the largest are\n")
-    pd.testing.assert_frame_equal(found, wkwdask.label_statistics(floats[0], "color"), rtol=1e-6, check_dtype=False)  # float32 in text
+    # float32 in text
+    pd.testing.assert_frame_equal(found, wkwdask.label_statistics(floats[0], "color"), rtol=1e-6, check_dtype=False)

@@ -1,4 +1,5 @@
-"""Merges of volume annotations: file lengths, zips, ids, types, boxes, refusals and interruptions."""
+"""Merges of volume annotations: file lengths, zips, ids, types, boxes, refusals and
+interruptions."""
 
 from __future__ import annotations
 
@@ -93,10 +94,14 @@ def test_annotated_blocks_replace_blocks(dataset, tmp_path, options):
 @pytest.mark.parametrize(
     ("form", "stored"),
     [
-        ("zip of zip", zipfile.ZIP_DEFLATED), ("packed zip of zip", zipfile.ZIP_STORED), ("data zip", zipfile.ZIP_STORED), ("data zip", zipfile.ZIP_DEFLATED),
-        ("unpacked", zipfile.ZIP_DEFLATED), ("data unpacked", zipfile.ZIP_STORED),
+        ("zip of zip", zipfile.ZIP_DEFLATED),
+        ("packed zip of zip", zipfile.ZIP_STORED),
+        ("data zip", zipfile.ZIP_STORED),
+        ("data zip", zipfile.ZIP_DEFLATED),
+        ("unpacked", zipfile.ZIP_DEFLATED),
+        ("data unpacked", zipfile.ZIP_STORED),
     ],
-)  # fmt: skip
+)
 def test_every_form_of_a_download_is_accepted(dataset, tmp_path, stored, form):
     path = tmp_path / "annotation.zip"
     mags = {"1-1-1": BLOCKS, "2": {}}
@@ -117,7 +122,8 @@ def test_every_form_of_a_download_is_accepted(dataset, tmp_path, stored, form):
 
 
 def test_untouched_blocks_keep_their_bytes(dataset, tmp_path):
-    """Files without annotated blocks are copied unseen, even if they are damaged; the other blocks of annotated files byte for byte."""
+    """Files without annotated blocks are copied unseen, even if they are damaged; the other blocks
+    of annotated files byte for byte."""
     blocks = {index: voxels for index, voxels in BLOCKS.items() if index != (4, 4, 2)}
     path = write_annotation(tmp_path / "annotation.zip", {"1": blocks})
     kept = {}
@@ -305,10 +311,13 @@ def test_an_interrupted_merge_is_resumed(dataset, tmp_path):
 
 @HEAVY
 @given(
-    steps=st.tuples(st.sampled_from([4, 8, 16]), st.sampled_from([4, 8, 16])), lengths=st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4])),
-    offset=st.tuples(*[st.integers(0, 20)] * 3), shape=st.tuples(*[st.integers(1, 30)] * 3),
-    indices=st.lists(st.sets(st.tuples(*[st.integers(0, 4)] * 3), max_size=5), min_size=1, max_size=3), seed=st.integers(0, 5),
-)  # fmt: skip
+    steps=st.tuples(st.sampled_from([4, 8, 16]), st.sampled_from([4, 8, 16])),
+    lengths=st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4])),
+    offset=st.tuples(*[st.integers(0, 20)] * 3),
+    shape=st.tuples(*[st.integers(1, 30)] * 3),
+    indices=st.lists(st.sets(st.tuples(*[st.integers(0, 4)] * 3), max_size=5), min_size=1, max_size=3),
+    seed=st.integers(0, 5),
+)
 def test_any_block_lengths_and_boxes_equal_numpy(tmp_path_factory, steps, lengths, offset, shape, indices, seed):
     if not any(indices):
         return

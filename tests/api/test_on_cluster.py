@@ -142,7 +142,8 @@ def test_sections_into_a_region(tmp_path, memory):
 
 @pytest.mark.usefixtures("client")
 def test_a_failed_chunk_stops_no_other(tmp_path):
-    """Each chunk leaves a byte where it is computed: those that are written are not computed again."""
+    """Each chunk leaves a byte where it is computed: those that are written are not computed
+    again."""
     trace = tmp_path / "trace"
     trace.mkdir()
     whole = da.from_array(np.pad(voxels(), ((0, 26), (0, 14), (0, 68))), chunks=(32, 32, 32))
@@ -167,7 +168,8 @@ def test_a_failed_write_is_resumed(tmp_path, runner, request):
         if runner == "cluster":
             request.getfixturevalue("client")
         else:
-            pool = stack.enter_context(ProcessPoolExecutor(2, multiprocessing.get_context("spawn")))  # dask would start one for each computation
+            # dask would start one for each computation
+            pool = stack.enter_context(ProcessPoolExecutor(2, multiprocessing.get_context("spawn")))
             stack.enter_context(dask.config.set(scheduler="processes", pool=pool, num_workers=2))
         with pytest.raises(OverflowError):
             wkwdask.to_wkw(array[0], tmp_path / "1", **OPTIONS)

@@ -209,7 +209,8 @@ def test_an_interrupted_call_is_resumed_with_the_same_settings_and_source(datase
         wkwdask.rechunk(source, tmp_path / "third", compression="lz4hc", **({"file_len": 2} if options == {"file_len": 1} else options))
 
 
-# ----------------------------------------------------------------------------- voxels, records and other files
+# ----------------------------------------------------------------------------- voxels, records and
+# other files
 
 
 def test_voxels_outside_the_box_stay(dataset):

@@ -1,4 +1,5 @@
-"""Writes into a region of an existing mag: all other voxels stay, and disjoint jobs run side by side."""
+"""Writes into a region of an existing mag: all other voxels stay, and disjoint jobs run side by
+side."""
 
 from __future__ import annotations
 

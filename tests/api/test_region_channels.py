@@ -1,4 +1,5 @@
-"""Writes into existing arrays whose channels lie in several chunks or files, as other software makes them."""
+"""Writes into existing arrays whose channels lie in several chunks or files, as other software
+makes them."""
 
 from __future__ import annotations
 
@@ -61,9 +62,15 @@ class Layout:
         if self.shard:
             options |= {"serializer": codec, "compressors": None, "filters": None}
         array = zarr.create_array(
-            folder, shape=self.shape, chunks=self.shard or self.chunk, dtype=voxels.dtype, zarr_format=version, fill_value=0,
-            config={"write_empty_chunks": False}, **options,
-        )  # fmt: skip
+            folder,
+            shape=self.shape,
+            chunks=self.shard or self.chunk,
+            dtype=voxels.dtype,
+            zarr_format=version,
+            fill_value=0,
+            config={"write_empty_chunks": False},
+            **options,
+        )
         array[...] = voxels
         if version == 2:
             (folder / ".zattrs").write_text(json.dumps({"_ARRAY_DIMENSIONS": list("czyx")}))
@@ -209,7 +216,8 @@ def mean_of(array):
 
 
 def write_image(layout, folder):
-    """Write an OME-Zarr image of two levels with a program other than wkwdask; return the voxels of both."""
+    """Write an OME-Zarr image of two levels with a program other than wkwdask; return the voxels of
+    both."""
     fine = some_voxels(3, FINE) + np.uint16(1)
     levels = {"0": fine, "1": mean_of(fine)}
     zarr.open_group(folder, mode="w", zarr_format=int(layout.kind[-1]))

@@ -1,4 +1,5 @@
-"""A region that covers a damaged file whole replaces it, in every format; one that cuts it is refused."""
+"""A region that covers a damaged file whole replaces it, in every format; one that cuts it is
+refused."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def voxels(url):
 
 @pytest.fixture(params=FORMS)
 def written(request, tmp_path):
-    """Write an array in files of 16 voxels; return its URL, and the file with the voxels from (32, 16, 0) on, which the array cuts."""
+    """Write an array in files of 16 voxels; return its URL, and the file with the voxels from (32,
+    16, 0) on, which the array cuts."""
     url, options = FORMS[request.param]
     url = url.format(tmp_path)
     wkwdask.save(voxels(url), url.removesuffix("/1") if url.startswith("zarr") else url, voxel_size=(4, 4, 4), **options)

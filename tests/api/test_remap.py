@@ -54,7 +54,8 @@ def result(folder):
 
 
 PAIRS = np.array([[7, 3], [299, 4], [12, 3], [1, 1000], [5000, 9], [250, 0], [12, 3]])
-TABLE = np.append(np.random.default_rng(3).integers(1, 90, 200), [0, 5])  # for the ids 0 to 201; 0 becomes another one
+# for the ids 0 to 201; 0 becomes another one
+TABLE = np.append(np.random.default_rng(3).integers(1, 90, 200), [0, 5])
 TABLE[0] = 0
 
 
@@ -221,9 +222,10 @@ def test_nodes_are_in_voxels_of_mag_1(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["\ufeff7,3\n8,1\n", "\ufeffold,new\r\n7,3\r\n8,1\r\n", '"7","3"\n"8","1"\n', "+7, 3\n 8 ,1", ",0\n7,3\n8,1\n", "7,3\n8,1\n7,3\n"],
+    "text",
+    ["\ufeff7,3\n8,1\n", "\ufeffold,new\r\n7,3\r\n8,1\r\n", '"7","3"\n"8","1"\n', "+7, 3\n 8 ,1", ",0\n7,3\n8,1\n", "7,3\n8,1\n7,3\n"],
     ids=["mark", "mark-header", "quotes", "spaces", "series", "again"],
-)  # fmt: skip
+)
 def test_common_forms_of_csv_are_accepted(dataset, tmp_path, text):
     """No form loses its first line."""
     (tmp_path / "map.csv").write_bytes(text.encode())
@@ -289,7 +291,7 @@ def test_malformed_mappings_are_refused(dataset, tmp_path):
         (TypeError, "a mapping is a dict", [[1, 2], [3, 4]]),
         (TypeError, r"a mapping is a dict.* got ndarray of shape \(2, 3\)", np.zeros((2, 3), int)),
         (ValueError, "expected two lists of one length", ([1, 2, 3], [4, 5])),
-    ]  # fmt: skip
+    ]
     for error, match, mapping in cases:
         with pytest.raises(error, match=match):
             wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", mapping)
@@ -394,7 +396,8 @@ def test_a_second_run_is_refused(dataset):
     assert refused
 
 
-# ----------------------------------------------------------------------------- dust, compact ids, commands
+# ----------------------------------------------------------------------------- dust, compact ids,
+# commands
 
 
 def test_small_segments_are_removed(dataset):

@@ -1,4 +1,5 @@
-"""A repeated call of build_pyramid after an interruption, after its end, and after a change of its source or settings."""
+"""A repeated call of build_pyramid after an interruption, after its end, and after a change of its
+source or settings."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def source_file(folder, corner):
     return sorted((folder / "seg" / "1").glob("z*/y*/x*.wkw"), key=lambda path: str(path))[corner]
 
 
-# ----------------------------------------------------------------------------- after an interruption
+# ----------------------------------------------------------------------------- after an
+# interruption
 
 
 @pytest.mark.parametrize("existing", ["error", "resume"])
@@ -398,7 +400,8 @@ def test_a_mag_that_appeared_since_the_interruption_is_not_replaced(folder, undi
     undisturbed.check(folder)
 
 
-# ----------------------------------------------------------------------------- several jobs in a layer
+# ----------------------------------------------------------------------------- several jobs in a
+# layer
 
 
 def test_jobs_on_other_mags_leave_an_interrupted_job_alone(folder, undisturbed):
@@ -410,8 +413,13 @@ def test_jobs_on_other_mags_leave_an_interrupted_job_alone(folder, undisturbed):
     assert leftovers(folder) == []
     for mag in CASE.mags:
         prefix = f"seg/{mag}/"
-        assert differences({name: data for name, data in contents(folder).items() if name.startswith(prefix)},
-                           {name: data for name, data in undisturbed.after.items() if name.startswith(prefix)}) == []  # fmt: skip
+        assert (
+            differences(
+                {name: data for name, data in contents(folder).items() if name.startswith(prefix)},
+                {name: data for name, data in undisturbed.after.items() if name.startswith(prefix)},
+            )
+            == []
+        )
 
 
 def test_two_interrupted_jobs_are_resumed_independently(folder, undisturbed):

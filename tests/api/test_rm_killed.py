@@ -1,4 +1,5 @@
-"""Removals of mags that are killed: the same call completes them, in every format, and removes nothing else."""
+"""Removals of mags that are killed: the same call completes them, in every format, and removes
+nothing else."""
 
 import os
 import shutil
@@ -29,9 +30,12 @@ def _dataset(url):
 
 
 VOLUMES = {
-    "wkw": ("", _dataset), "precomputed": ("precomputed://", _save), "ngff-0.4": ("zarr://", lambda url: _save(url, ngff="0.4")),
-    "ngff-0.5": ("zarr://", _save), "n5": ("n5://", _save),
-}  # fmt: skip
+    "wkw": ("", _dataset),
+    "precomputed": ("precomputed://", _save),
+    "ngff-0.4": ("zarr://", lambda url: _save(url, ngff="0.4")),
+    "ngff-0.5": ("zarr://", _save),
+    "n5": ("n5://", _save),
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +71,10 @@ def killed_at(number, here, job):
 
 CASES = [
     *((kind, {"mags": mags}) for kind in VOLUMES if kind != "wkw" for mags in (["1"], ["2"], ["2", "4"], ["1", "2", "4"])),
-    ("wkw", {"mags": ["2"]}), ("wkw", {"mags": ["1", "4"], "layer": "em"}), ("wkw", {"mags": ["1", "2", "4"], "layer": ["em", "other"]}),
-]  # fmt: skip
+    ("wkw", {"mags": ["2"]}),
+    ("wkw", {"mags": ["1", "4"], "layer": "em"}),
+    ("wkw", {"mags": ["1", "2", "4"], "layer": ["em", "other"]}),
+]
 
 
 @pytest.mark.long
@@ -92,7 +98,8 @@ def test_the_same_call_completes_a_killed_removal(start, tmp_path, kind, options
 
 
 def test_another_call_is_no_continuation(start, tmp_path):
-    """Mags of a precomputed volume count from the finest scale, so they change when it is removed."""
+    """Mags of a precomputed volume count from the finest scale, so they change when it is
+    removed."""
     here = shutil.copytree(start / "precomputed", tmp_path / "here")
     url = f"precomputed://{here}"
     with counting(here, events=CHANGES) as counter:

@@ -90,7 +90,8 @@ def test_what_is_refused(tmp_path):
 def test_of_data_arrays(tmp_path):
     wkwdask.save(ARRAY, tmp_path / "ds" / "em" / "1", offset=(1, 2, 3), voxel_size=SIZE)
     array = xr.open_dataarray(tmp_path / "ds", engine="wkw", layer="em")
-    array.wkw.save(f"precomputed://{tmp_path}/p")  # position and voxel size are those of the coordinates
+    # position and voxel size are those of the coordinates
+    array.wkw.save(f"precomputed://{tmp_path}/p")
     info = json.loads((tmp_path / "p" / "info").read_text())
     assert (info["scales"][0]["voxel_offset"], info["scales"][0]["resolution"]) == ([1, 2, 3], [4, 4, 40])
     np.testing.assert_array_equal(wkwdask.open(f"precomputed://{tmp_path}/p").compute()[0], ARRAY)

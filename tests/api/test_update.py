@@ -1,4 +1,5 @@
-"""Updates after rounds of changes by other software: each equals a rebuild, as the reference library reads it.
+"""Updates after rounds of changes by other software: each equals a rebuild, as the reference
+library reads it.
 
 Files are written by wkw where it is installed, else by this package, and moved over the old ones.
 """
@@ -316,7 +317,8 @@ def test_threads_update_like_a_single_one(color):
     assert COMPLETED in COLOR.update(color).note
 
 
-# ----------------------------------------------------------------------------- removed and touched files
+# ----------------------------------------------------------------------------- removed and touched
+# files
 
 
 def test_files_of_zeros_are_removed_and_return_with_their_source(color):

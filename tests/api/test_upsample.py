@@ -91,16 +91,26 @@ lengths = st.tuples(st.sampled_from([1, 4, 8, 16]), st.sampled_from([1, 2, 4]))
 
 @HEAVY
 @given(
-    layers(), st.sampled_from(DTYPE_NAMES), st.integers(1, 3), st.sampled_from(VOXEL_KINDS), lengths, lengths, st.sampled_from(["lz4hc", "lz4", "raw"]),
-    st.sampled_from([1, 2, 8]), st.sampled_from([1 << 10, 32 << 20]), st.integers(0, 99),
-)  # fmt: skip
+    layers(),
+    st.sampled_from(DTYPE_NAMES),
+    st.integers(1, 3),
+    st.sampled_from(VOXEL_KINDS),
+    lengths,
+    lengths,
+    st.sampled_from(["lz4hc", "lz4", "raw"]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1 << 10, 32 << 20]),
+    st.integers(0, 99),
+)
 def test_any_layer_equals_numpy_and_wkw(tmp_path_factory, layer, dtype, channels, kind, source_lengths, new_lengths, compression, per_region, budget, seed):
     """Regions and bricks of any size; voxels stored outside the layer's box are cut off."""
     wkw = pytest.importorskip("wkw")
     box, mags, source = layer
-    block_len, file_len = (max(8, new_lengths[0]), max(2, new_lengths[1])) if box.volume > 400 else new_lengths  # else there are too many files
+    # else there are too many files
+    block_len, file_len = (max(8, new_lengths[0]), max(2, new_lengths[1])) if box.volume > 400 else new_lengths
     array = voxel_array(dtype, (channels, *box.in_mag(source).size), seed, kind)
-    array = np.where(array == 0, -array, array) if array.dtype.kind == "f" else array  # -0.0 stays -0.0
+    # -0.0 stays -0.0
+    array = np.where(array == 0, -array, array) if array.dtype.kind == "f" else array
     if not array.view(np.uint8).any() or not mags:
         return
     folder = make_dataset(tmp_path_factory.mktemp("brute") / "ds", VOXEL_SIZE)
@@ -266,7 +276,8 @@ def upsample_in_child(folder, num_tasks):
 
 
 def killed(folder, num_tasks=None, seconds=None):
-    """Work in a forked process that is killed after some tasks or some time, and return whether it was."""
+    """Work in a forked process that is killed after some tasks or some time, and return whether it
+    was."""
     child = multiprocessing.get_context("fork").Process(target=upsample_in_child, args=(folder, num_tasks))
     child.start()
     if seconds is not None:
@@ -370,7 +381,8 @@ def test_a_finished_job_is_not_repeated(dataset):
     again = wkwdask.upsample(dataset, source="4-4-2", existing="resume")
     assert again.mags == first.mags
     assert "nothing to do" in again.note
-    for options in ({}, {"source": "4-4-2"}, {"existing": "resume"}):  # mag 1 is the finest now, but the source is that of before
+    for options in ({}, {"source": "4-4-2"}, {"existing": "resume"}):
+        # mag 1 is the finest now, but the source is that of before
         assert "nothing to do" in wkwdask.upsample(dataset, **options).note
     assert states(dataset) == before
     with pytest.raises(ResumeError, match="compression was lz4, is lz4hc; level was 0, is 6"):

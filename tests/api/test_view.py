@@ -1,4 +1,5 @@
-"""``wkwdask.view``: objects of notebooks, and arrays that are computed chunk by chunk while they are looked at."""
+"""``wkwdask.view``: objects of notebooks, and arrays that are computed chunk by chunk while they
+are looked at."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ def test_arrays_have_the_place_of_their_coordinates_and_the_voxel_size_of_the_ot
     with wkwdask.view(dataset.path, {"mean": opened.astype("float32") / 2}, np.ones((64, 64, 64), np.uint8)) as view:
         images = [json.loads(fetch(view, f"data/{n}/zarr.json"))["attributes"]["ome"]["multiscales"][0] for n in range(3)]
         corners = [tuple(step["translation"][::-1] for step in image["datasets"][0]["coordinateTransformations"][1:]) for image in images]
-        assert corners == [([0.0, 0.0, 0.0],), ([128.0, 0.0, 0.0],), ([0.0, 0.0, 0.0],)]  # a cube of blocks begins at 0
+        # a cube of blocks begins at 0
+        assert corners == [([0.0, 0.0, 0.0],), ([128.0, 0.0, 0.0],), ([0.0, 0.0, 0.0],)]
         assert [image["coordinateTransformations"] for image in images] == [[{"type": "translation", "translation": [17.5, 2.0, 2.0]}]] * 3
         assert view.names == ("raw", "mean", "array")
     with dataset["raw"].view() as view, dataset.view(layer="raw") as other:

@@ -1,1 +1,2 @@
-"""Benchmarks: wkwdask beside the tools that people use today, on the same files in the same run. ``README.md`` says how to run them."""
+"""Benchmarks: wkwdask beside the tools that people use today, on the same files in the same run.
+``README.md`` says how to run them."""

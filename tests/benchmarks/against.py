@@ -1,4 +1,5 @@
-"""``python tests/benchmarks/against.py COMMIT``: this tree beside another commit of it. Needs no ``tests`` package on the path, as ``run.py``."""
+"""``python tests/benchmarks/against.py COMMIT``: this tree beside another commit of it. Needs no
+``tests`` package on the path, as ``run.py``."""
 
 import importlib
 import sys

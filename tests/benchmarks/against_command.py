@@ -57,7 +57,8 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def install(commit: str, folder: Path) -> str:
-    """Install the package of a commit, without its dependencies, into a folder, and give the folder."""
+    """Install the package of a commit, without its dependencies, into a folder, and give the
+    folder."""
     source, site = folder / "source", folder / "site"
     source.mkdir()
     archive = subprocess.run(["git", "-C", str(_REPOSITORY), "archive", commit], check=True, stdout=subprocess.PIPE).stdout

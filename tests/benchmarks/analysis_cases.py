@@ -55,7 +55,8 @@ def _histogram(data: Data) -> Race:
 
 
 def _components(data: Data, layer: str, threshold: int | None) -> Race:
-    """Components beside cc3d, which reads and writes with the reference library, or finds all in memory."""
+    """Components beside cc3d, which reads and writes with the reference library, or finds all in
+    memory."""
     name, cube = f"components/{layer}", data.cube(layer, compression="lz4hc")
     common = {"path": cube.mag, "size": cube.edge, "nbytes": cube.nbytes, "threshold": threshold}
     theirs = _theirs(data, name, "whole_array.Components", common, (("cc3d", True), ("cc3d", False)))

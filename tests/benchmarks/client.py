@@ -31,8 +31,12 @@ class Worker:
         environment = os.environ | ONE_THREAD | {"WKWDASK_PROGRESS": "off", "TQDM_DISABLE": "1"} | ({"PYTHONPATH": site} if site else {})
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("worker.py"))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+        )
         self.set_up(name, options)
 
     @property

@@ -48,7 +48,8 @@ def is_chosen(name: str, pattern: str) -> bool:
 
 
 def run_cases(cases: Sequence[Race | Memory | Start], data: Data, repeat: int) -> list[Row]:
-    """Measure cases one after the other, put away what each has written, and say on standard error how far it is."""
+    """Measure cases one after the other, put away what each has written, and say on standard error
+    how far it is."""
     rows = []
     for case in cases:
         started = time.perf_counter()
@@ -61,8 +62,8 @@ def run_cases(cases: Sequence[Race | Memory | Start], data: Data, repeat: int) -
 def put_away(folder: Path) -> None:
     """Free the space of a folder, and move it aside, until all is measured.
 
-    For minutes after many files were removed, ext4 makes new ones at a tenth of its speed, for whichever tool comes next. Files with a second name, which
-    other rows may read, are left alone.
+    For minutes after many files were removed, ext4 makes new ones at a tenth of its speed, for
+    whichever tool comes next. Files with a second name, which other rows may read, are left alone.
     """
     if not folder.is_dir():
         return

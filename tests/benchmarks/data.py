@@ -1,4 +1,5 @@
-"""The volumes that all tools read: real data, written by the reference library into a temporary folder when a row needs them."""
+"""The volumes that all tools read: real data, written by the reference library into a temporary
+folder when a row needs them."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Data:
 
     @property
     def real_size(self) -> int:
-        """Edge of the volumes that are as they were recorded [voxels]: what reads are measured on."""
+        """Edge of the volumes that are as they were recorded [voxels]: what reads are measured
+        on."""
         return min(self.size, LARGEST_REAL)
 
     @property
@@ -54,7 +56,8 @@ class Data:
         return Cube(self, layer, edge, edge if file_vx is None else file_vx, compression)
 
     def scattered(self, *, dense: bool) -> Scattered:
-        """Describe a volume most of whose files are absent, or a dense one that holds the same files."""
+        """Describe a volume most of whose files are absent, or a dense one that holds the same
+        files."""
         return Scattered(self, max(BLOCK_LEN, self.size // 4), dense)
 
     def fresh(self, name: str) -> str:
@@ -76,7 +79,8 @@ class Cube:
     layer: str
     """``em`` or ``seg``; the layer has this name too."""
     edge: int
-    """Length along x, y and z [voxels]; beyond that of the real data it is mirrored, below it the lower corner is taken."""
+    """Length along x, y and z [voxels]; beyond that of the real data it is mirrored, below it the
+    lower corner is taken."""
     file_vx: int
     """Edge of its files [voxels]."""
     compression: str = "lz4"
@@ -112,7 +116,8 @@ class Cube:
 
 @dataclass(frozen=True)
 class Scattered:
-    """41 files of uint8 labels, real ones, scattered over a grid of 16 by 16 by 16 files or side by side."""
+    """41 files of uint8 labels, real ones, scattered over a grid of 16 by 16 by 16 files or side by
+    side."""
 
     data: Data
     """All volumes."""
@@ -186,7 +191,8 @@ def check_size(size: int) -> None:
 
 
 def real_volumes(size: int) -> dict[str, np.ndarray]:
-    """Make the EM volume and read the segmentation, both cubes in Fortran order, of at most 512 voxels along an edge."""
+    """Make the EM volume and read the segmentation, both cubes in Fortran order, of at most 512
+    voxels along an edge."""
     folder = data_folder()
     spec = importlib.util.spec_from_file_location("make_em", folder / "make_em.py")
     make_em = importlib.util.module_from_spec(spec)
@@ -230,7 +236,8 @@ def _resized(voxels: np.ndarray, edge: int) -> np.ndarray:
 
 
 def _write_wkw(path: str, file_vx: int, dtype: np.dtype, parts: Iterable[tuple[Vec3, np.ndarray]], compression: str = "lz4") -> None:
-    """Write whole files with the reference library, or with wkwdask where that is not installed and there is one part.
+    """Write whole files with the reference library, or with wkwdask where that is not installed and
+    there is one part.
 
     Parameters
     ----------

@@ -29,9 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _JOBS = {
-    "kind": "jobqueue", "class": "SLURMCluster", "jobs": 3, "cores": 1, "processes": 1, "memory": "1200MB", "queue": "debug", "walltime": "00:05:00",
-    "interface": "lo", "local-directory": "/tmp", "death-timeout": "60s", "python": sys.executable, "dask": {"distributed.scheduler.allowed-failures": 10},
-}  # fmt: skip
+    "kind": "jobqueue",
+    "class": "SLURMCluster",
+    "jobs": 3,
+    "cores": 1,
+    "processes": 1,
+    "memory": "1200MB",
+    "queue": "debug",
+    "walltime": "00:05:00",
+    "interface": "lo",
+    "local-directory": "/tmp",
+    "death-timeout": "60s",
+    "python": sys.executable,
+    "dask": {"distributed.scheduler.allowed-failures": 10},
+}
 
 
 def driver_killed(stage: Stage) -> Outcome:
@@ -96,7 +107,8 @@ def cancel_driver(slurm: Any, job: str) -> str:
 
 
 def two_drivers(stage: Stage) -> Outcome:
-    """Start a second driver for the same mags, kill the first, then resume; a job of another layer is allowed meanwhile."""
+    """Start a second driver for the same mags, kill the first, then resume; a job of another layer
+    is allowed meanwhile."""
     work, other = stage.works["pyramid"], stage.works["to_wkw"]
     folder, log = work.start(stage.new("storm")), stage.new("log")
     calm_folder = stage.new("cluster")
@@ -173,7 +185,8 @@ def jobqueue(stage: Stage, seconds: float = SECONDS, proof: str = "", **keys: An
 
 
 def allocation(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: bool) -> Outcome:
-    """Run the shipped script of an allocation; a fault affects scheduler, workers and driver together."""
+    """Run the shipped script of an allocation; a fault affects scheduler, workers and driver
+    together."""
     work = stage.works["pyramid"]
 
     def run(break_it: bool) -> tuple[Path, Path, float, str]:
@@ -208,14 +221,36 @@ def _await_allocation(stage: Stage, job: str) -> None:
 
 def _submit_allocation(stage: Stage, folder: Path, log: Path, seconds: float = SECONDS) -> str:
     shipped = Path(wkwdask.__file__).resolve().parents[1] / "cluster-configs" / "slurm-allocation.sbatch"
-    environment = ",".join(f"{name}={value}" for name, value in {
-        "PYTHONPATH": ENVIRONMENT["PYTHONPATH"], "PATH": ENVIRONMENT["PATH"], "HOME": os.environ.get("HOME", "/tmp"), "WKWDASK_PROGRESS": "off",
-        LOG_VARIABLE: str(log), SECONDS_VARIABLE: str(seconds),
-    }.items())  # fmt: skip
+    environment = ",".join(
+        f"{name}={value}"
+        for name, value in {
+            "PYTHONPATH": ENVIRONMENT["PYTHONPATH"],
+            "PATH": ENVIRONMENT["PATH"],
+            "HOME": os.environ.get("HOME", "/tmp"),
+            "WKWDASK_PROGRESS": "off",
+            LOG_VARIABLE: str(log),
+            SECONDS_VARIABLE: str(seconds),
+        }.items()
+    )
     options = (
-        "-N", "2", "--ntasks-per-node", "2", "-c", "1", "--mem-per-cpu", "1200M", "--requeue", "--open-mode=append", "-t", "5", "--chdir", str(stage.folder),
-        "-o", f"{stage.folder}/allocation-%j.log", f"--export={environment}",
-    )  # fmt: skip
+        "-N",
+        "2",
+        "--ntasks-per-node",
+        "2",
+        "-c",
+        "1",
+        "--mem-per-cpu",
+        "1200M",
+        "--requeue",
+        "--open-mode=append",
+        "-t",
+        "5",
+        "--chdir",
+        str(stage.folder),
+        "-o",
+        f"{stage.folder}/allocation-%j.log",
+        f"--export={environment}",
+    )
     command = (sys.executable, "-c", "from faults.works import slow_command; slow_command()", "pyramid", str(folder), "--layer", "seg", "--resume", "--mags")
     mags = ",".join(stage.works["pyramid"].case.mags)
     return stage.slurm.run("sbatch", "--parsable", *options, str(shipped), *command, mags)

@@ -1,4 +1,5 @@
-"""``python tests/benchmarks/failure_matrix.py [WORD ...]``: every fault of a cluster, injected for real; prints a table.
+"""``python tests/benchmarks/failure_matrix.py [WORD ...]``: every fault of a cluster, injected for
+real; prints a table.
 
 Words choose rows by their names. Needs SLURM and MUNGE, and root for the row that cuts a network.
 """
@@ -14,6 +15,7 @@ if __name__ == "__main__":
     tests = Path(__file__).resolve().parents[1]
     sys.path[0] = str(tests)
     os.environ["WKWDASK_PROGRESS"] = "off"
-    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # where batch scripts find wkwdask and dask
+    # where batch scripts find wkwdask and dask
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     importlib.import_module("benchmarks")
     raise SystemExit(importlib.import_module("benchmarks.failure_command").main(sys.argv[1:]))

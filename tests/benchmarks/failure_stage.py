@@ -1,4 +1,5 @@
-"""Setting of the failure matrix: a private SLURM, jobs, and the measurement of runs with a fault."""
+"""Setting of the failure matrix: a private SLURM, jobs, and the measurement of runs with a
+fault."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class Stage:
         return self.folder / f"{self._numbers}-{name}"
 
     def undisturbed(self, work: Any, seconds: float) -> float:
-        """Time a run without a fault on what is active: the second one, since the first compiles and imports in every worker."""
+        """Time a run without a fault on what is active: the second one, since the first compiles
+        and imports in every worker."""
         for n in range(2):
             folder = work.start(self.new("calm"))
             started = time.monotonic()

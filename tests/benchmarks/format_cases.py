@@ -1,4 +1,5 @@
-"""Rows of Neuroglancer precomputed volumes and of WKW as Zarr, beside the tools of these formats."""
+"""Rows of Neuroglancer precomputed volumes and of WKW as Zarr, beside the tools of these
+formats."""
 
 from __future__ import annotations
 
@@ -123,13 +124,15 @@ def _convert(kind: _Kind) -> Race:
 
 
 def zarr_cases(data: Data) -> list[Race]:
-    """List the rows of Zarr: WKW read through zarr-python and exported, and pyramids and copies of OME-Zarr images."""
+    """List the rows of Zarr: WKW read through zarr-python and exported, and pyramids and copies of
+    OME-Zarr images."""
     views = [_view(data, layer, edge, count) for layer in LAYERS for edge, count in ((0, 0), (128, 60), (32, 200))]
     stored = [(layer, compression) for layer in LAYERS for compression in ("zstd", "blosc-lz4")]
     return [
-        *views, *(make(data, layer) for make in (_export, _splice) for layer in LAYERS),
+        *views,
+        *(make(data, layer) for make in (_export, _splice) for layer in LAYERS),
         *(make(data, *kind) for make in (_zarr_pyramid, _zarr_rechunk) for kind in stored),
-    ]  # fmt: skip
+    ]
 
 
 def _view(data: Data, layer: str, edge: int, count: int) -> Race:
@@ -152,16 +155,19 @@ def _export(data: Data, layer: str) -> Race:
     """Ours beside webknossos, ngff-zarr, and a loop of wkw and zarr-python."""
     cube, name = data.cube(layer), f"zarr/export/{layer}"
     tools = (
-        ("wkwdask, zstd 3", "with_zarr.Export"), ("webknossos", "webknossos_zarr.Export"), ("ngff-zarr", "ngff_zarr_images.Export"),
+        ("wkwdask, zstd 3", "with_zarr.Export"),
+        ("webknossos", "webknossos_zarr.Export"),
+        ("ngff-zarr", "ngff_zarr_images.Export"),
         ("zarr, by shards of 256^3", "with_zarr.PlainExport"),
-    )  # fmt: skip
+    )
     units = tuple(Unit(label, work, {"path": cube.mag, "size": cube.edge, "folder": data.fresh(f"{name}-{n}")}) for n, (label, work) in enumerate(tools))
     conclusions = (Faster(0, 1, 1.0, shows_peak=True), Faster(0, 2, shows_peak=True), Faster(0, 3, 1.0, shows_peak=True))
     return Race(name, f"WKW to sharded Zarr, {LABELS[layer]} {cube.edge}^3", units, conclusions, (cube,))
 
 
 def _splice(data: Data, layer: str) -> Race:
-    """Ours with copied blocks beside cp, ours with decoded blocks, and a loop of wkw and zarr-python."""
+    """Ours with copied blocks beside cp, ours with decoded blocks, and a loop of wkw and
+    zarr-python."""
     cube, name = data.cube(layer), f"zarr/splice/{layer}"
     options = {"path": cube.mag, "size": cube.edge}
     tools = ("wkwdask, blocks copied", "with_zarr.Splice"), ("wkwdask, zstd 3", "with_zarr.Export"), ("zarr, by shards of 256^3", "with_zarr.PlainExport")
@@ -182,12 +188,15 @@ def _zarr_units(data: Data, name: str, layer: str, compression: str, tools: Sequ
 
 
 def _zarr_pyramid(data: Data, layer: str, compression: str) -> Race:
-    """Ours beside tensorstore, dask with zarr-python and, for images, ngff-zarr, which has no quick mode."""
+    """Ours beside tensorstore, dask with zarr-python and, for images, ngff-zarr, which has no quick
+    mode."""
     name = f"zarr/pyramid/{layer}/{compression}"
     tools = [
-        ("wkwdask", "with_zarr.Pyramid", {}), ("tensorstore, by shards", "tensorstore_zarr.Pyramid", {}),
-        ("dask, coarsen, zarr", "with_zarr.PlainPyramid", {}), ("ngff-zarr, bin shrink", "ngff_zarr_images.Pyramid", {}),
-    ]  # fmt: skip
+        ("wkwdask", "with_zarr.Pyramid", {}),
+        ("tensorstore, by shards", "tensorstore_zarr.Pyramid", {}),
+        ("dask, coarsen, zarr", "with_zarr.PlainPyramid", {}),
+        ("ngff-zarr, bin shrink", "ngff_zarr_images.Pyramid", {}),
+    ]
     units = _zarr_units(data, name, layer, compression, tools if layer == "em" else tools[:3])
     conclusions = [Faster(0, n, 2.0, _OTHER[layer] if n == 3 else "same", shows_peak=True) for n in range(1, len(units))]
     work = f"pyramid of sharded OME-Zarr, {LABELS[layer]} {data.cube(layer).edge}^3, {_METHODS[layer]}, {compression}"

@@ -1,4 +1,5 @@
-"""``python tests/benchmarks/levels.py``: speed and size of all levels of LZ4HC. Needs no ``tests`` package on the path, as ``run.py``."""
+"""``python tests/benchmarks/levels.py``: speed and size of all levels of LZ4HC. Needs no ``tests``
+package on the path, as ``run.py``."""
 
 import importlib
 import sys

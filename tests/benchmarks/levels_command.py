@@ -1,4 +1,5 @@
-"""Speed and size of LZ4, of every level of LZ4HC and of ``auto`` on real data: blocks in memory, and pyramids from files to files on one thread."""
+"""Speed and size of LZ4, of every level of LZ4HC and of ``auto`` on real data: blocks in memory,
+and pyramids from files to files on one thread."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def _cube(array: np.ndarray, size: int) -> np.ndarray:
 def encode(voxels: np.ndarray, encoder: Encoder) -> tuple[float, int]:
     """Encode all blocks of an array; return CPU seconds and bytes."""
     corners = np.stack(np.meshgrid(*(np.arange(0, n, BLOCK_LEN) for n in voxels.shape), indexing="ij"), axis=-1).reshape(-1, 3)
-    out = np.ones(len(corners) * compress_bound(BLOCK_LEN**3 * voxels.itemsize), np.uint8)  # not zeros, whose memory the system grants when it is written
+    # not zeros, whose memory the system grants when it is written
+    out = np.ones(len(corners) * compress_bound(BLOCK_LEN**3 * voxels.itemsize), np.uint8)
     kind, level = encoder
     started = time.process_time()
     encoded = encode_from(voxels[None], corners, out, block_len=BLOCK_LEN, block_type=BlockType.parse(kind), level=level_number(level), store_zero=True)
@@ -72,7 +74,8 @@ def build(folder: Path, method: str, encoder: Encoder) -> tuple[float, int]:
 
 
 def in_turns(encoders: Sequence[Encoder], work: Callable[[Encoder], tuple[float, int]], repeat: int) -> list[tuple[float, int]]:
-    """Measure all encoders in turns, after one unmeasured turn of the first; return median seconds and bytes of each."""
+    """Measure all encoders in turns, after one unmeasured turn of the first; return median seconds
+    and bytes of each."""
     work(encoders[0])
     turns = [[work(encoder) for encoder in encoders] for _ in range(repeat)]
     return [(statistics.median(seconds for seconds, _ in samples), samples[0][1]) for samples in zip(*turns, strict=True)]

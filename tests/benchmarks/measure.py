@@ -1,4 +1,5 @@
-"""Measurement of one unit of work: CPU seconds of the process with its threads and children, and wall seconds."""
+"""Measurement of one unit of work: CPU seconds of the process with its threads and children, and
+wall seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ ONE_THREAD = dict.fromkeys(_VARIABLES, "1")
 
 
 def cpu_seconds() -> float:
-    """Return user and system seconds of this process, its threads, and its children, those that have ended and those that still run."""
+    """Return user and system seconds of this process, its threads, and its children, those that
+    have ended and those that still run."""
     usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages) + sum(map(_seconds_of, psutil.Process().children(recursive=True)))
 
@@ -52,7 +54,8 @@ class Sample:
     parts: dict[str, float] = field(default_factory=dict)
     """CPU seconds of named parts, where a work times them itself."""
     peak: int = 0
-    """Most resident memory of the process meanwhile [bytes], libraries included; 0 where the system does not tell."""
+    """Most resident memory of the process meanwhile [bytes], libraries included; 0 where the system
+    does not tell."""
     requests: int = 0
     """Requests to a server, where they are counted."""
     received: int = 0
@@ -84,7 +87,8 @@ def timed(work: Any) -> Sample:
     cpu, wall = cpu_seconds(), time.perf_counter()
     parts = work.run()
     cpu, wall, peak = cpu_seconds() - cpu, time.perf_counter() - wall, _peak_nbytes()
-    if parts is not None:  # the work timed its parts: the rest was only there to lay out their input
+    if parts is not None:
+        # the work timed its parts: the rest was only there to lay out their input
         cpu = wall = sum(seconds for name, seconds in parts.items() if name not in FILE_PARTS)
     return Sample(cpu, wall, work.written(), parts or {}, peak)
 

@@ -87,9 +87,14 @@ class Memory:
         cube = self.data.cube("seg", size)
         cube.make()
         options = {
-            "source": cube.dataset, "layer": cube.layer, "folder": self.data.fresh(f"{self.name}-{size}"), "nbytes": cube.nbytes,
-            "method": "mode", "compression": "lz4", "threads": self.threads,
-        }  # fmt: skip
+            "source": cube.dataset,
+            "layer": cube.layer,
+            "folder": self.data.fresh(f"{self.name}-{size}"),
+            "nbytes": cube.nbytes,
+            "method": "mode",
+            "compression": "lz4",
+            "threads": self.threads,
+        }
         outcome = Outcome(f"wkwdask, {self.threads} thread{'s' * (self.threads > 1)}")
         with Worker("ours.Pyramid", options) as worker:
             if "error" in worker.setup:

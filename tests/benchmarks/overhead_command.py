@@ -146,7 +146,8 @@ def _print_memory(runner: str, many: int, took: float, memory: Memory) -> None:
 
 
 def _on_array(slurm: Any, here: Path, tasks: int) -> None:
-    """Let the elements of an array run tasks, as a submitted job does; the joins and checks of the job after it are that of the job, not the runner's."""
+    """Let the elements of an array run tasks, as a submitted job does; the joins and checks of the
+    job after it are that of the job, not the runner's."""
     root = here / f"array-{tasks}"
     root.mkdir()
     started = time.perf_counter()

@@ -36,7 +36,8 @@ def threads_label(threads: int) -> str:
 
 
 def scaling(name: str, work: str, one: Unit, two: Unit, volumes: tuple[Cube, ...] = ()) -> Race:
-    """Set ours on two threads beside ours on one, and beside what two threads give pure compute in the same run."""
+    """Set ours on two threads beside ours on one, and beside what two threads give pure compute in
+    the same run."""
     compute = [Unit(f"compute, {threads}", "compute.Compress", {"threads": threads, "pieces": _PIECES}) for threads in (1, 2)]
     return Race(name, work, (one, two, *compute), (Scaling(0.85),), volumes)
 
@@ -103,7 +104,8 @@ def _title(layer: str, edge: int, method: str, compression: str) -> str:
 
 
 def _beside_peers(data: Data, layer: str, compression: str, workers: int) -> Race:
-    """Set ours beside all peers that write something like it; the segmentation is a smaller one, since some of them would take minutes."""
+    """Set ours beside all peers that write something like it; the segmentation is a smaller one,
+    since some of them would take minutes."""
     name, method = f"pyramid/{layer}/{compression}/{workers}", _METHODS[layer, compression]
     cube = data.cube(layer, {"em": data.size, "seg": data.cut}[layer])
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
@@ -148,12 +150,14 @@ def _beside_its_limit(data: Data, layer: str, compression: str) -> Race:
 
 
 def _beside_padded(data: Data, layer: str) -> Race:
-    """Set ours beside webknossos with the files that it writes by default, which a small volume does not fill."""
+    """Set ours beside webknossos with the files that it writes by default, which a small volume
+    does not fill."""
     name, method = f"pyramid/{layer}/lz4hc/padded", _METHODS[layer, "lz4hc"]
     cube = data.cube(layer, data.cut)
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
     padded = units.peer("webknossos, level 9, files of 1024^3", "with_webknossos.Pyramid", method=method)
-    padded = replace(padded, rehearsal=padded.rehearsal | {"file_vx": BLOCK_LEN})  # zeros would take as long as in the run that counts
+    # zeros would take as long as in the run that counts
+    padded = replace(padded, rehearsal=padded.rehearsal | {"file_vx": BLOCK_LEN})
     entrants = (units.ours("wkwdask, level auto", "lz4hc"), units.ours("wkwdask, level 9", "lz4hc", level=9), padded)
     ties = _TIES if method == "mode" else "same"
     conclusions = (Faster(0, 2, 10.0, ties), Faster(1, 2, {"em": 8.0, "seg": 4.0}[layer], ties))

@@ -1,4 +1,5 @@
-"""A race: units that take turns in one run, each in a separate process, and conclusions from their medians."""
+"""A race: units that take turns in one run, each in a separate process, and conclusions from their
+medians."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Unit:
     show_version: bool = True
     """Whether the table shows the tool's version."""
     rehearsal: dict[str, Any] = field(default_factory=dict)
-    """Arguments in place of those, for the run that warms the tool up: a smaller volume. By default it does the same work as later."""
+    """Arguments in place of those, for the run that warms the tool up: a smaller volume. By default
+    it does the same work as later."""
     site: str = ""
     """A folder with packages that come before those of the environment."""
 
@@ -87,7 +89,8 @@ class Race:
 
 
 def run_units(units: Sequence[Unit], repeat: int, proxy: Proxy | None = None) -> list[Outcome]:
-    """Measure units in turns: all once, then all again; the first time of each is not counted. A proxy counts what passes through it."""
+    """Measure units in turns: all once, then all again; the first time of each is not counted. A
+    proxy counts what passes through it."""
     outcomes = [Outcome(unit.label) for unit in units]
     with ExitStack() as stack:
         workers: list[Worker | None] = []
@@ -223,7 +226,8 @@ class OfLimit:
 
 @dataclass(frozen=True)
 class Within:
-    """The first work takes at most so many times the CPU seconds, wall seconds and bytes of the second, which has the same data."""
+    """The first work takes at most so many times the CPU seconds, wall seconds and bytes of the
+    second, which has the same data."""
 
     tool: int
     """Place among the units."""
@@ -272,7 +276,8 @@ def peaks(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Two threads against one, beside what two threads give pure compute in the same run; the first four units are one, two, compute one, compute two."""
+    """Two threads against one, beside what two threads give pure compute in the same run; the first
+    four units are one, two, compute one, compute two."""
 
     target: float
     """The part of the speed-up of pure compute that is asked for."""

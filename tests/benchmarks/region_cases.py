@@ -1,4 +1,5 @@
-"""Rows of boxes that are written into existing volumes, and of volumes whose files are copied whole."""
+"""Rows of boxes that are written into existing volumes, and of volumes whose files are copied
+whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows that read from a web server behind a proxy with 20 ms of latency: requests, bytes, seconds and CPU seconds beside webknossos and tensorstore."""
+"""Rows that read from a web server behind a proxy with 20 ms of latency: requests, bytes, seconds
+and CPU seconds beside webknossos and tensorstore."""
 
 from __future__ import annotations
 
@@ -76,11 +77,16 @@ class Served:
         codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
         sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": chunks, "codecs": codecs, "index_codecs": codecs[:1]}}
         document = {
-            "zarr_format": 3, "node_type": "array", "shape": voxels.shape[::-1], "data_type": voxels.dtype.name, "fill_value": 0,
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": voxels.shape[::-1],
+            "data_type": voxels.dtype.name,
+            "fill_value": 0,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": files}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "dimension_names": ["z", "y", "x"],
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "dimension_names": ["z", "y", "x"],
             "codecs": codecs if files == chunks else [sharding],
-        }  # fmt: skip
+        }
         folder.mkdir(parents=True)
         (folder / "zarr.json").write_text(json.dumps(document))
         wkwdask.write(f"zarr://{folder}", None, voxels[None], region=((0, 0, 0), voxels.shape))

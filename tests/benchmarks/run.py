@@ -1,6 +1,7 @@
 """``python tests/benchmarks/run.py``: the same command without a package around it.
 
-Needs no ``tests`` package on the path: wkw 1.1 installs a package of that name, which hides the folder.
+Needs no ``tests`` package on the path: wkw 1.1 installs a package of that name, which hides the
+folder.
 """
 
 import importlib

@@ -1,4 +1,5 @@
-"""``python tests/benchmarks/scale.py``: a pyramid job of a million files on a real dask cluster, by tasks that do nothing.
+"""``python tests/benchmarks/scale.py``: a pyramid job of a million files on a real dask cluster, by
+tasks that do nothing.
 
 Needs no ``tests`` package on the path, see ``run.py``.
 """

@@ -1,4 +1,5 @@
-"""Cost of scheduler and client per task: time and memory of a job of very many empty tasks, and a forecast for a job of 10^15 voxels."""
+"""Cost of scheduler and client per task: time and memory of a job of very many empty tasks, and a
+forecast for a job of 10^15 voxels."""
 
 from __future__ import annotations
 
@@ -184,7 +185,8 @@ class Watch:
         self.cpu = {name: seconds - self._cpu_before[name] for name, seconds in self._cpu_now().items()}
 
     def growth(self, name: str) -> float | None:
-        """Return by how much a process grew per task [bytes], None where there were too few looks."""
+        """Return by how much a process grew per task [bytes], None where there were too few
+        looks."""
         late = [sight for sight in self.sights if sight.tasks >= _GROWTH_FROM * self._job.num_received]
         if len(late) < _FEWEST_SIGHTS or self._job.num_received < _FEWEST_TASKS:
             return None

@@ -1,6 +1,8 @@
-"""A pyramid job without data: the package's own plan, tasks and journal over files that nobody wrote, by tasks that do nothing.
+"""A pyramid job without data: the package's own plan, tasks and journal over files that nobody
+wrote, by tasks that do nothing.
 
-Not simulated: the reading and writing of files, on workers and (listing a source, looking at what it is made of) on the client.
+Not simulated: the reading and writing of files, on workers and (listing a source, looking at what
+it is made of) on the client.
 
 All knowledge of a real task is in :func:`result_of`.
 """
@@ -88,7 +90,8 @@ class PretendedTask:
 
 
 def result_of(spec: Any) -> Result:
-    """Say what a task would give back if all voxels were there: a region or another task that writes ``targets``, or a join, which has one ``target``."""
+    """Say what a task would give back if all voxels were there: a region or another task that
+    writes ``targets``, or a join, which has one ``target``."""
     if hasattr(spec, "target"):
         return Result(((spec.level, _stored(merge_receipts(spec.shard, spec.parts), None)),))
     receipts = []

@@ -46,7 +46,8 @@ class Converted:
 
 @dataclass(frozen=True)
 class Requests(Faster):
-    """The first server answers so many requests per CPU second; both are shown beside each other."""
+    """The first server answers so many requests per CPU second; both are shown beside each
+    other."""
 
     chunk_nbytes: int = 0
     """Bytes of the voxels of a chunk."""

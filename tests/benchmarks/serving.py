@@ -1,4 +1,5 @@
-"""The worker's side of the talk: one JSON line in, one JSON line out. The first line says which work to set up."""
+"""The worker's side of the talk: one JSON line in, one JSON line out. The first line says which
+work to set up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Start of processes: CPU seconds and peak resident memory of commands, first calls and workers, and the kernels of a new installation."""
+"""Start of processes: CPU seconds and peak resident memory of commands, first calls and workers,
+and the kernels of a new installation."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 _COMMAND = "import sys; from wkwdask.cli import main; sys.argv = ['wkwdask', {words}]; main()"
 _BOX = "((0, 0, 0), (64, 64, 64))"
 _IMPORT = "import dask.array"
-# At its end, a process writes its most resident memory [kB]. What the system reports to its parent counts the parent's memory too.
+# At its end, a process writes its most resident memory [kB]. What the system reports to its parent
+# counts the parent's memory too.
 _PROLOGUE = """
 import atexit
 def write_peak(file=__file__ + ".peak"):

@@ -37,7 +37,8 @@ class Row:
     """Further notes."""
 
     def ratio(self) -> float | None:
-        """Return how many times the speed by CPU seconds is that of the other tool, None where one of them was not measured."""
+        """Return how many times the speed by CPU seconds is that of the other tool, None where one
+        of them was not measured."""
         if self.against is None or not self.tool.samples or not self.against.samples:
             return None
         return self.tool.cpu_speed / self.against.cpu_speed
@@ -51,9 +52,18 @@ class Row:
         met = {True: "yes", False: "NO", None: "-"}[self.met]
         notes = "; ".join(text for text in (*(o.problem for o in (ours, peer) if o is not None), self.note) if text)
         return (
-            self.work, ours.label, "" if peer is None else peer.label, *cpu, _ratio(cpu_ratio), *wall, _ratio(wall_ratio), *written,
-            self.target, met, notes,
-        )  # fmt: skip
+            self.work,
+            ours.label,
+            "" if peer is None else peer.label,
+            *cpu,
+            _ratio(cpu_ratio),
+            *wall,
+            _ratio(wall_ratio),
+            *written,
+            self.target,
+            met,
+            notes,
+        )
 
 
 def _speeds(outcome: Outcome | None) -> tuple[str, str, str]:

@@ -1,4 +1,5 @@
-"""The harness on tiny volumes: every installed tool runs, results agree, and rows are printed. No timing is asserted."""
+"""The harness on tiny volumes: every installed tool runs, results agree, and rows are printed. No
+timing is asserted."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def _only(race: Race, *works: str) -> list[Outcome]:
 
 
 def _needs(package: str) -> None:
-    """Skip where a peer is not installed. It is not imported here, since its warnings would be errors."""
+    """Skip where a peer is not installed. It is not imported here, since its warnings would be
+    errors."""
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
 
@@ -119,7 +121,8 @@ def test_scattered_files_hold_labels(data, dense):
     ("name", "package", "work", "mags"),
     [
         ("pyramid/em/lz4/1", "tensorstore", "with_tensorstore.Pyramid", 4),
-        ("pyramid/seg/lz4/2", "igneous", "with_igneous.Pyramid", 3),  # it makes no mag smaller than a chunk
+        # it makes no mag smaller than a chunk
+        ("pyramid/seg/lz4/2", "igneous", "with_igneous.Pyramid", 3),
         ("pyramid/em/lz4hc/padded", "webknossos", "with_webknossos.Pyramid", 4),
         ("pyramid/em/lz4hc/2", "wkw", "with_coarsen.Pyramid", 4),  # by np.median, on two threads
         ("pyramid/seg/lz4hc/1", "wkw", "with_coarsen.Pyramid", 4),
@@ -129,12 +132,15 @@ def test_pyramids_are_equal(data, name, package, work, mags):
     _needs(package)
     units = _race(data, name).units
     peer = next(unit for unit in units if unit.work == work)
-    if name.endswith("padded"):  # files of 1024^3 take a minute; a volume of 64^3 does not fill these either
+    if name.endswith("padded"):
+        # files of 1024^3 take a minute; a volume of 64^3 does not fill these either
         peer = dataclasses.replace(peer, options=peer.options | {"file_vx": 2 * _SIZE})
     ours, theirs = run_units([units[0], peer], 1)
     assert (ours.problem, theirs.problem) == ("", "")
     assert (len(ours.digests), len(theirs.digests)) == (4, mags)
-    assert ours.digests[:mags] == theirs.digests  # the labels are cubes of 8 voxels: no window of the first three mags has a tie that tools break differently
+    # the labels are cubes of 8 voxels: no window of the first three mags has a tie that tools break
+    # differently
+    assert ours.digests[:mags] == theirs.digests
     assert min(ours.written, theirs.written) > 0
 
 
@@ -193,13 +199,16 @@ def test_precomputed_volumes_are_equal(data, own_settings, work, kind):
     theirs = found.pop("igneous", None)
     assert all(digests == ours for digests in found.values())
     if theirs is not None:
-        assert len(theirs) >= 3  # it may make no scale smaller than a chunk; its mean is rounded down, and in the fourth scale its mode has other ties
+        # it may make no scale smaller than a chunk; its mean is rounded down, and in the fourth
+        # scale its mode has other ties
+        assert len(theirs) >= 3
         assert (theirs[:3] == ours[:3]) == kind.startswith("seg")
 
 
 @pytest.mark.parametrize("name", ["zarr/view/em/box64", "zarr/export/seg", "zarr/pyramid/em/zstd", "zarr/pyramid/seg/blosc-lz4", "zarr/rechunk/em/blosc-lz4"])
 def test_zarr_is_equal(data, own_settings, name):
-    """Slices of both views, exports, pyramids and copies, in this process; webknossos and ngff-zarr are left out, since they take long to start."""
+    """Slices of both views, exports, pyramids and copies, in this process; webknossos and ngff-zarr
+    are left out, since they take long to start."""
     del own_settings
     for package in ("wkw", "zarr", "tensorstore"):
         _needs(package)
@@ -295,7 +304,8 @@ def test_memory_makes_rows(data, monkeypatch):
     assert (outcome.problem, 0 < before <= peak) == ("", True)
     monkeypatch.setattr(Memory, "_measure", lambda self, size, say: (outcome, 10**6 * size, 10**6))
     rows = memory.run(1, lambda text: None)
-    assert [row.met for row in rows] == [True, False]  # small enough, but the second takes twice as much
+    # small enough, but the second takes twice as much
+    assert [row.met for row in rows] == [True, False]
     assert "peak 64 MB anonymous, 64 MB per worker" in rows[0].note
 
 
@@ -413,7 +423,8 @@ def test_copies_have_the_voxels_of_their_source(data, name):
 def test_this_tree_beside_another(data):
     races = against_command.races(data, "another", str(Path(command.__file__).parents[2]))
     assert len(races) == len(against_command.ROWS)
-    rows = command.run_cases(races[::4], data, 1)  # read, pyramid or copy, and others: each row starts two processes
+    # read, pyramid or copy, and others: each row starts two processes
+    rows = command.run_cases(races[::4], data, 1)
     assert len(rows) == len(races[::4])
     assert not [row.cells() for row in rows if "FAILED" in "".join(row.cells())]
     assert all(row.note.startswith("same voxels") for row in rows if row.note and row.tool.digests)
@@ -428,4 +439,5 @@ def test_levels(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert [row[0].strip("| ") for row in encoded] == ["LZ4", "`auto`", *(f"level {level}" for level in range(1, 13))]
     assert [row[0].strip("| ") for row in built] == ["LZ4", "`auto`", "level 5"]
     assert encoded[1][1].split()[1] == encoded[0][1].split()[1]  # bytes of noise, auto and LZ4
-    assert encoded[1][2].split()[1] == encoded[6][2].split()[1]  # bytes of one label, auto and level 5
+    # bytes of one label, auto and level 5
+    assert encoded[1][2].split()[1] == encoded[6][2].split()[1]

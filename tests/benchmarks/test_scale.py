@@ -1,4 +1,5 @@
-"""The scale benchmark on a job of a few tasks: in this process, and as the command on its own cluster."""
+"""The scale benchmark on a job of a few tasks: in this process, and as the command on its own
+cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The process that one measured tool runs in; started by ``client.py``, which talks to it over its standard input and output."""
+"""The process that one measured tool runs in; started by ``client.py``, which talks to it over its
+standard input and output."""
 
 import importlib
 import sys

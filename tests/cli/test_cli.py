@@ -304,7 +304,8 @@ def test_zeros_and_lengths(dataset, call):
     assert [(mag.block_len, mag.file_len, mag.compression) for mag in cells.mags] == [(8, 2, "lz4hc"), (4, 8, "raw")]
     source = wkwdask.read(dataset, layer="cells", mag=1)[0]
     coarse = wkwdask.read(dataset, layer="cells", mag=2)[0]
-    assert coarse[0, 0, 0] == source[0, :2, 0].max() == 0  # one voxel along x and z, two along y: nothing but zeros
+    # one voxel along x and z, two along y: nothing but zeros
+    assert coarse[0, 0, 0] == source[0, :2, 0].max() == 0
     assert (coarse[7:, 7:, 4:] > 0).all()
     code, _, err = call("pyramid", dataset, "--layer", "color", "--mags", "2", "--block-len", 24)
     assert code == 1
@@ -376,7 +377,8 @@ def test_demo_image_matches_its_segmentation(tmp_path):
     assert color.shape == (130, 100, 60)
     assert color[cells == 0].mean() < color[cells != 0].mean() - 20
     assert len(np.unique(cells)) > 10
-    border = np.abs(np.diff(color[23:25], axis=0)).mean()  # between two chunks: 1024 is 24 voxels behind the offset
+    # between two chunks: 1024 is 24 voxels behind the offset
+    border = np.abs(np.diff(color[23:25], axis=0)).mean()
     assert border < 1.5 * np.abs(np.diff(color, axis=0)).mean()
     names = [mag.mag.name for layer in wkwdask.info(tmp_path / "demo").layers for mag in layer.mags]
     assert names == ["1", "2-2-1", "4-4-2"] * 2

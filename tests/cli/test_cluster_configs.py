@@ -1,4 +1,5 @@
-"""Configurations of clusters: each shipped one loads and renders; an error lists all problems of one."""
+"""Configurations of clusters: each shipped one loads and renders; an error lists all problems of
+one."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def test_options_of_a_site_reach_the_script():
     assert "#SBATCH -A project" in script
     assert "#SBATCH -p short" in script
     lines = script.splitlines()
-    assert lines.index("module load x") > lines.index("export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False")  # lines of a site come last
+    # lines of a site come last
+    assert lines.index("module load x") > lines.index("export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False")
 
 
 def directives(text):
@@ -133,7 +135,8 @@ WRONG = [
     ({**MINIMAL, "adaptive": {"maximum": 3}}, ["jobs, adaptive: set exactly one of the two"]),
     ({**MINIMAL, "jobs": None, "adaptive": {"max": 3}}, ["adaptive.max: unknown key", "adaptive.maximum: missing"]),
     ({**MINIMAL, "jobs": None, "adaptive": {"minimum": 4, "maximum": 3}}, ["adaptive.minimum: 4 is more than the maximum, 3"]),
-    ({**MINIMAL, "walltime": 3600}, ["walltime: found 3600, expected a time in quotes"]),  # YAML reads 01:00:00 as this
+    # YAML reads 01:00:00 as this
+    ({**MINIMAL, "walltime": 3600}, ["walltime: found 3600, expected a time in quotes"]),
     ({**MINIMAL, "class": "SlurmCluster"}, ["class: found 'SlurmCluster', expected one of SLURMCluster"]),
     ({**MINIMAL, "project": "x"}, ["project: unknown key"]),  # a key of LSF
     ({**MINIMAL, "processes": 3}, ["processes: 3 processes cannot share 4 cores evenly"]),
@@ -213,7 +216,8 @@ def test_settings_reach_workers_as_dask_reads_them():
 
     lines = exports({"distributed.worker.memory.spill": False, "distributed.scheduler.worker-ttl": "5 minutes", "distributed.worker.resources": {}})
     printed = subprocess.run(["bash", "-c", "\n".join(lines) + "\nenv -0"], capture_output=True, text=True, check=True).stdout
-    environment = dict(line.split("=", 1) for line in printed.split("\0") if line.startswith("DASK_DISTRIBUTED__"))  # older dask sets others
+    # older dask sets others
+    environment = dict(line.split("=", 1) for line in printed.split("\0") if line.startswith("DASK_DISTRIBUTED__"))
     assert dask.config.collect_env(environment) == {
         "distributed": {"worker": {"memory": {"spill": False}, "resources": {}}, "scheduler": {"worker_ttl": "5 minutes"}}
     }
@@ -249,7 +253,8 @@ def test_ctrl_c_still_raises_keyboard_interrupt():
     pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
     lines = [
         "import signal",
-        "signal.signal(signal.SIGINT, signal.default_int_handler)",  # commands in the background of a shell inherit that it is ignored
+        # commands in the background of a shell inherit that it is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",
         "from wkwdask.clusters.config import load_config",
         "from wkwdask.clusters.jobqueue import render",
         "render(load_config('slurm-jobqueue'))",
@@ -267,9 +272,16 @@ def test_log_directory_knows_variables(monkeypatch, tmp_path):
 
 
 FACTS = {
-    "host": "n1", "address": "tcp://10.0.0.2:1", "versions": versions(), "sees": True, "writes": "", "scratch_folder": "/scratch",
-    "scratch": {"problem": "", "kind": "xfs", "is_network": False, "free": 1 << 40}, "memory_limit": 4 << 30, "spill": False,
-}  # fmt: skip
+    "host": "n1",
+    "address": "tcp://10.0.0.2:1",
+    "versions": versions(),
+    "sees": True,
+    "writes": "",
+    "scratch_folder": "/scratch",
+    "scratch": {"problem": "", "kind": "xfs", "is_network": False, "free": 1 << 40},
+    "memory_limit": 4 << 30,
+    "spill": False,
+}
 BAD = [
     ({"address": "tcp://127.0.0.1:1"}, "worker"),
     ({"versions": {**versions(), "numba": "0.1"}}, "numba"),

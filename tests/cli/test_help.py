@@ -1,4 +1,5 @@
-"""Help: sections, one line for each command, examples at the end, names of commands and layers that were meant."""
+"""Help: sections, one line for each command, examples at the end, names of commands and layers that
+were meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``--json``: each command that prints facts prints one JSON document with the keys of docs/cli.md, also if it finds something or fails."""
+"""``--json``: each command that prints facts prints one JSON document with the keys of docs/cli.md,
+also if it finds something or fails."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 WITHOUT_JSON = {"demo", "view", "submit", "cluster render", "completion"}
 FOUND = 1
 
-# Arguments, in the order in which the commands run; DS is a dataset, N5 a volume. A number is the exit code.
+# Arguments, in the order in which the commands run; DS is a dataset, N5 a volume. A number is the
+# exit code.
 CALLS = [
     ("info", "DS"),
     ("pyramid --dry-run", "DS", "--all-layers"),

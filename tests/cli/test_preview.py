@@ -38,7 +38,8 @@ def middle(array, columns, rows):
 @pytest.mark.usefixtures("_few_voxels")
 @pytest.mark.parametrize(("columns", "rows"), [("x", "y"), ("z", "y"), ("x", "z")])
 def test_means_and_ids(tmp_path, columns, rows):
-    """Each pixel is the mean of its voxels or the voxel in its middle, at tile borders too; the last pixels have fewer voxels."""
+    """Each pixel is the mean of its voxels or the voxel in its middle, at tile borders too; the
+    last pixels have fewer voxels."""
     write_volume(tmp_path, EM, offset=(-13, 5, 7))
     volume = open_stored(tmp_path)[1]
     plane = middle(EM, columns, rows)
@@ -68,7 +69,8 @@ def test_only_the_middle_chunk_of_a_pixel_is_read(tmp_path, remote):
         assert len(server.requests) == 9 * remote
     plane = middle(array, "x", "y")
     assert found.shape == (1, 3, 3)
-    for row, y in enumerate((12, 36, 56)):  # middles of 24, 24 and 22 rows, down to a chunk's border
+    for row, y in enumerate((12, 36, 56)):
+        # middles of 24, 24 and 22 rows, down to a chunk's border
         for column, x in enumerate((12, 44, 72)):
             np.testing.assert_allclose(found[0, row, column], plane[0, y : y + 4, x : x + 4].mean())
 

@@ -45,7 +45,8 @@ def test_without_slurm_the_error_names_the_missing_command(tmp_path, monkeypatch
 
 @pytest.fixture
 def sbatch_calls(tmp_path, monkeypatch):
-    """Replace SLURM by scripts that accept all jobs and run none; returns the options of each call of ``sbatch``."""
+    """Replace SLURM by scripts that accept all jobs and run none; returns the options of each call
+    of ``sbatch``."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, line in (
@@ -69,7 +70,8 @@ def ds(tmp_path):
 
 
 def test_options_of_the_user_reach_sbatch(sbatch_calls, ds, tmp_path):
-    """A dependency applies to the array only; the job after it depends on the array. The script sets the cores."""
+    """A dependency applies to the array only; the job after it depends on the array. The script
+    sets the cores."""
     (tmp_path / "mine.sbatch").write_text('#!/bin/bash\n# kind: array\n#SBATCH -c 4\nexec "$@"\n')
     arguments = ["submit", "pyramid", "ds", "--layer", "color", "--cluster", "mine.sbatch", "--logs", "100% mine"]
     result = run_here(*arguments, "--sbatch", "--dependency=afterok:99 --partition=short")
@@ -118,7 +120,8 @@ def test_waiting_goes_on_while_the_controller_is_away(monkeypatch):
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0)
     told = []
     assert slurm.wait_for_end("7", told.append) == "COMPLETED"
-    assert told == ["squeue: Unable to contact slurm controller; still waiting for job 7"] * 2  # once for each time
+    # once for each time
+    assert told == ["squeue: Unable to contact slurm controller; still waiting for job 7"] * 2
     answers += [away]
     monkeypatch.setattr(slurm, "_AWAY_SECONDS", -1)
     with pytest.raises(BatchError, match="Unable to contact"):
@@ -205,7 +208,8 @@ def in_slurm(monkeypatch, number, restarts, command, element=0):
 
 
 def test_a_job_requeued_between_two_layers_continues(commands, ds, monkeypatch):
-    """The job after an array has published the first layer, and is requeued before it submits the second one."""
+    """The job after an array has published the first layer, and is requeued before it submits the
+    second one."""
     run_here("submit", "pyramid", "ds", "--all-layers", "--coarsest", "2", "--cluster", "slurm-array")
     element, finish = commands
     in_slurm(monkeypatch, 1, 0, element)
@@ -225,7 +229,8 @@ def test_a_job_requeued_between_two_layers_continues(commands, ds, monkeypatch):
 
 @pytest.mark.parametrize("options", [[], ["--overwrite"]])
 def test_arrays_follow_until_all_tasks_are_done(commands, tmp_path, monkeypatch, options):
-    """Half of each array is lost, and the job after it has time for one task; the next array gets the remaining tasks and overwrites nothing."""
+    """Half of each array is lost, and the job after it has time for one task; the next array gets
+    the remaining tasks and overwrites nothing."""
     volume = np.random.default_rng(0).integers(1, 255, (1, 128, 128, 64), np.uint8)
     folder = make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(volume, folder / "color" / "1", block_len=8, file_len=2)

@@ -1,4 +1,5 @@
-"""``wkwdask view``: the bytes that its server sends, as tensorstore and zarr-python read them over http, and the requests that it refuses."""
+"""``wkwdask view``: the bytes that its server sends, as tensorstore and zarr-python read them over
+http, and the requests that it refuses."""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def test_zarr_python_reads_an_image_that_passes_through(tmp_path):
 @pytest.mark.parametrize("kind", ["gz files", "shards", "zarr"])
 @pytest.mark.needs("tensorstore")
 def test_remote_volumes_pass_through(tmp_path, kind):
-    """The remote server is another one of ours, which sends stored gzip files with their encoding."""
+    """The remote server is another one of ours, which sends stored gzip files with their
+    encoding."""
     tensorstore = pytest.importorskip("tensorstore")
     pytest.importorskip("obstore")
     voxels, prefix, path = _voxels("uint32", 1, (40, 30, 20)), "precomputed", ""
@@ -226,13 +228,33 @@ def test_files_and_their_ranges_are_sent(server, volume):
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/TOKEN_/", "/wrong/data/0/attributes.json", "/TOKEN", "/TOKEN/data/0/", "/TOKEN/data/1/attributes.json", "/TOKEN/data/0/link",
-        "/TOKEN/data/0/s0/9/secret", "/TOKEN/data/0/../../secret", "/TOKEN/data/0/..%2f..%2fsecret", "/TOKEN/data/0/%2e%2e/%2e%2e/secret",
-        "/TOKEN/data/0/%252e%252e/secret", "/TOKEN/data/0/..\\..\\secret", "/TOKEN/data/0//etc/passwd", "/TOKEN/data/0/%2fetc%2fpasswd", "/TOKEN/data/0/s0",
-        "/TOKEN/data/0/s0/./0/0/0", "/TOKEN/data/0/attributes.json%00", "/TOKEN/v/0/../../data", "/TOKEN/v/0/%2e%2e%2fserver.py", "/TOKEN/v/0/main.map",
-        "/TOKEN/v/0//etc/passwd", "/TOKEN/state/0", "/TOKEN/data/00000000000000000000000/attributes.json", f"/TOKEN/data/0/{'a' * 3000}",
+        "/",
+        "/TOKEN_/",
+        "/wrong/data/0/attributes.json",
+        "/TOKEN",
+        "/TOKEN/data/0/",
+        "/TOKEN/data/1/attributes.json",
+        "/TOKEN/data/0/link",
+        "/TOKEN/data/0/s0/9/secret",
+        "/TOKEN/data/0/../../secret",
+        "/TOKEN/data/0/..%2f..%2fsecret",
+        "/TOKEN/data/0/%2e%2e/%2e%2e/secret",
+        "/TOKEN/data/0/%252e%252e/secret",
+        "/TOKEN/data/0/..\\..\\secret",
+        "/TOKEN/data/0//etc/passwd",
+        "/TOKEN/data/0/%2fetc%2fpasswd",
+        "/TOKEN/data/0/s0",
+        "/TOKEN/data/0/s0/./0/0/0",
+        "/TOKEN/data/0/attributes.json%00",
+        "/TOKEN/v/0/../../data",
+        "/TOKEN/v/0/%2e%2e%2fserver.py",
+        "/TOKEN/v/0/main.map",
+        "/TOKEN/v/0//etc/passwd",
+        "/TOKEN/state/0",
+        "/TOKEN/data/00000000000000000000000/attributes.json",
+        f"/TOKEN/data/0/{'a' * 3000}",
     ],
-)  # fmt: skip
+)
 def test_nothing_else_is_found(server, path):
     status, body, _ = ask(server, path.replace("TOKEN", server.token))
     assert status == 404

@@ -1,4 +1,5 @@
-"""A dask cluster of separate processes, as a site runs it: a test can kill, stop and restart its scheduler and workers."""
+"""A dask cluster of separate processes, as a site runs it: a test can kill, stop and restart its
+scheduler and workers."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from support.warm_processes import ENVIRONMENT, WarmProcess
 
 
 class ClusterProcesses:
-    """A scheduler and two workers of one thread, without nannies: what dies stays dead until the test starts another.
+    """A scheduler and two workers of one thread, without nannies: what dies stays dead until the
+    test starts another.
 
     Parameters
     ----------
@@ -51,7 +53,8 @@ class ClusterProcesses:
             return probe.connect_ex((self._host, self._port)) == 0
 
     def start_worker(self, *options, inside=()):
-        """Start a worker; ``inside`` is a command that runs another one, such as ``ip netns exec NAME``."""
+        """Start a worker; ``inside`` is a command that runs another one, such as ``ip netns exec
+        NAME``."""
         options = options or ("--no-nanny", "--host", self._host)
         common = ("--nthreads", "1", "--no-dashboard", "--local-directory", str(self._folder))
         worker = self._start("dask_worker", self.address, *common, *options, inside=inside)
@@ -82,7 +85,8 @@ class ClusterProcesses:
             for worker in list(self.workers):
                 self.kill(worker)
             self.start_scheduler()
-        self.workers = [worker for worker in self.workers if worker.poll() is None]  # one that lost its scheduler ends by itself
+        # one that lost its scheduler ends by itself
+        self.workers = [worker for worker in self.workers if worker.poll() is None]
         for worker in self.workers[2:]:
             self.kill(worker)
         while len(self.workers) < 2:
@@ -106,7 +110,8 @@ def _run_command(module, arguments):
 
 
 def free_port():
-    """Find a port that nobody listens on, none of those that the system gives to others while the scheduler is down."""
+    """Find a port that nobody listens on, none of those that the system gives to others while the
+    scheduler is down."""
     for port in random.sample(range(10_000, 32_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,5 @@
-"""Pyramids of many small files, processes that build them and can be killed, and a log of the tasks that ran.
+"""Pyramids of many small files, processes that build them and can be killed, and a log of the tasks
+that ran.
 
 Processes that a test starts import this module as ``faults.drivers``.
 """
@@ -37,7 +38,8 @@ from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.verbs import image_import, rechunk
 
-KILLS = int(os.environ.get("WKWDASK_KILLS", "0"))  # more of everything, for a night; 0 is what a test chooses itself
+# more of everything, for a night; 0 is what a test chooses itself
+KILLS = int(os.environ.get("WKWDASK_KILLS", "0"))
 RESUME_NOTE = "finished work is kept"
 NOTHING_TO_UPDATE = "nothing to do"
 
@@ -118,7 +120,8 @@ def imports_of(edge):
         image_import.plan_slabs = before
 
 
-# Regions that are files of the first mag, and regions that are eighths of them. A second pass reads mag 8, or 4-4-2.
+# Regions that are files of the first mag, and regions that are eighths of them. A second pass reads
+# mag 8, or 4-4-2.
 CASES = {
     "files": Case((220, 150, 130), (10, 10, 10), ("2", "4", "8", "16"), 32),
     "parts": Case((150, 120, 60), (11.24, 11.24, 28), ("2-2-1", "4-4-2", "8-8-4", "16-16-8"), 16),
@@ -145,7 +148,8 @@ class Undisturbed:
         return lay_out(self.before, folder)
 
     def check(self, folder):
-        """Make sure that the mags are those of the undisturbed run, and that nothing else is there."""
+        """Make sure that the mags are those of the undisturbed run, and that nothing else is
+        there."""
         found = contents(folder)
         assert not differences(found, self.after), differences(found, self.after)
         assert not leftovers(folder), leftovers(folder)
@@ -153,7 +157,8 @@ class Undisturbed:
         assert [mag["path"].rpartition("/")[2] for mag in layer["mags"]] == ["1", *self.case.mags]
 
     def check_unseen(self, folder):
-        """Make sure that nothing of an unfinished job is visible, but a whole pyramid that it was just publishing."""
+        """Make sure that nothing of an unfinished job is visible, but a whole pyramid that it was
+        just publishing."""
         found = contents(folder)
         for mag in self.case.mags:
             prefix = f"seg/{mag}/"
@@ -210,7 +215,8 @@ def stopping(log, num_tasks, error):
 
 
 def ending_while_folders_are_removed(name, code):
-    """From now on, end the process with an exit code when the folder of a job is cleared away and one of its entries is gone."""
+    """From now on, end the process with an exit code when the folder of a job is cleared away and
+    one of its entries is gone."""
 
     remove_tree = files.remove_tree
 
@@ -234,13 +240,15 @@ def this_owner(command):
 
 
 def look_often(monkeypatch):
-    """Let a client look at its workers often, and keep no more than three tasks for each of them in flight, however short they are."""
+    """Let a client look at its workers often, and keep no more than three tasks for each of them in
+    flight, however short they are."""
     monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
     monkeypatch.setattr(client_run, "_WINDOW_WORK_SECONDS", 0.0)
 
 
 def late_after(seconds, monkeypatch):
-    """Make tasks on a cluster late after so many seconds; return a list that receives the allowed workers of each new task, None for any."""
+    """Make tasks on a cluster late after so many seconds; return a list that receives the allowed
+    workers of each new task, None for any."""
     submitted = []
     submit = client_run.ClientRun._submit
 
@@ -322,7 +330,8 @@ class Driver:
     case: str
     log: str
     scheduler: str = "synchronous"
-    """Name that dask knows, address of a cluster's scheduler, or ``"local"`` for a cluster that ends with the driver."""
+    """Name that dask knows, address of a cluster's scheduler, or ``"local"`` for a cluster that
+    ends with the driver."""
     workers: int = 2
     seconds: float = 0.0
     """Delay of each task [s]."""
@@ -344,7 +353,8 @@ class Driver:
 
     @contextlib.contextmanager
     def _runner(self):
-        client_run._WINDOW_WORK_SECONDS = 0.0  # three tasks in flight for each worker, however short they are
+        # three tasks in flight for each worker, however short they are
+        client_run._WINDOW_WORK_SECONDS = 0.0
         if self.scheduler == "local":
             from support.local_cluster import local_cluster
 
@@ -362,7 +372,8 @@ class Driver:
         import distributed
 
         client_run._POLL_SECONDS = 0.2
-        brief = dask.config.set({"distributed.comm.timeouts.connect": "2s"})  # how long a client looks for a scheduler that is gone
+        # how long a client looks for a scheduler that is gone
+        brief = dask.config.set({"distributed.comm.timeouts.connect": "2s"})
         with brief, distributed.Client(self.scheduler) as client:
             client.wait_for_workers(2, timeout=180)
             yield
@@ -392,13 +403,15 @@ class Driver:
     def fork(self):
         """Run in a forked process with a separate session, and return its exit code.
 
-        The exit code is 130 after Ctrl-C, 131 after Ctrl-C if there is nothing to resume, and 3 if the mags exist.
+        The exit code is 130 after Ctrl-C, 131 after Ctrl-C if there is nothing to resume, and 3 if
+        the mags exist.
         """
         child = multiprocessing.get_context("fork").Process(target=self._forked)
         child.start()
         child.join()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # processes of a pool outlive a driver that was killed
+            # processes of a pool outlive a driver that was killed
+            os.killpg(child.pid, signal.SIGKILL)
         return child.exitcode
 
     def _forked(self):
@@ -427,15 +440,18 @@ def _begin_and_write_pid(path, begin):
 
 
 def pool_processes(driver):
-    """List the running processes of the pools and of the local cluster of a driver, in the order of their start."""
+    """List the running processes of the pools and of the local cluster of a driver, in the order of
+    their start."""
     return [pid for pid in map(int, _lines(f"{driver.log}.pids")) if is_running(pid)]
 
 
-# ----------------------------------------------------------------------------- the end at a given step
+# ----------------------------------------------------------------------------- the end at a given
+# step
 
 
 def run_until(at_change, job, folder, exchange, report):
-    """Run a job in a forked child that calls a function before each change of the file system; send the number of changes, and the first of the publishing."""
+    """Run a job in a forked child that calls a function before each change of the file system; send
+    the number of changes, and the first of the publishing."""
     changes = publishing = 0
     counting = True
 
@@ -445,7 +461,8 @@ def run_until(at_change, job, folder, exchange, report):
             return
         if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.link"):
             path = args[0] if isinstance(args[0], int) else os.fsdecode(args[0])
-            if isinstance(path, str) and os.path.isabs(path) and not path.startswith(str(folder)):  # a compiled kernel that is saved
+            if isinstance(path, str) and os.path.isabs(path) and not path.startswith(str(folder)):
+                # a compiled kernel that is saved
                 return
         elif event == "open":
             if not (isinstance(args[0], str) and args[0].startswith(str(folder)) and isinstance(args[2], int) and args[2] & (os.O_CREAT | os.O_WRONLY)):
@@ -484,7 +501,8 @@ def _forked_until(at_change, job, folder, exchange):
 
 
 def killed_at(step, job, folder, exchange=True):
-    """Kill a job before its n-th change; return the number of changes and the first of the publishing, None if the job was killed."""
+    """Kill a job before its n-th change; return the number of changes and the first of the
+    publishing, None if the job was killed."""
 
     def end(changes):
         if changes == step:
@@ -496,8 +514,9 @@ def killed_at(step, job, folder, exchange=True):
 def killed_at_each(steps, job, start, folder, exchange=True):
     """Yield the steps; each time, the folder is what a kill before that change leaves.
 
-    One job is killed. For the other steps, a second job copies its folder before each of these changes: a kill leaves what a process has
-    written unchanged. With ``WKWDASK_KILLS``, a job is killed at each step.
+    One job is killed. For the other steps, a second job copies its folder before each of these
+    changes: a kill leaves what a process has written unchanged. With ``WKWDASK_KILLS``, a job is
+    killed at each step.
 
     Parameters
     ----------
@@ -544,7 +563,8 @@ def killed_at_each(steps, job, start, folder, exchange=True):
 
 
 def main():
-    """Run the driver of the command line; the type, message and notes of an error go to standard output as JSON."""
+    """Run the driver of the command line; the type, message and notes of an error go to standard
+    output as JSON."""
     _run_and_print_error(Driver(**json.loads(sys.argv[1])))
 
 

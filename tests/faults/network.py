@@ -1,4 +1,5 @@
-"""A separate network for one process, which can be cut: a namespace behind a pair of virtual devices. Needs root."""
+"""A separate network for one process, which can be cut: a namespace behind a pair of virtual
+devices. Needs root."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Namespace:
     def __init__(self, name):
         self.name = name
         subnet = f"10.213.{os.getpid() % 256}"  # tests of other processes may run
-        self.outside, self.address = f"{subnet}.1", f"{subnet}.2"  # of this machine as seen from inside, and of what runs inside
+        # of this machine as seen from inside, and of what runs inside
+        self.outside, self.address = f"{subnet}.1", f"{subnet}.2"
         self.inside = ("ip", "netns", "exec", name)
 
     def __enter__(self):
@@ -57,7 +59,8 @@ def why_not():
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:
-        with Namespace(f"wkwt{os.getpid() % 100000}"):  # another name, which the kernel forgets late
+        with Namespace(f"wkwt{os.getpid() % 100000}"):
+            # another name, which the kernel forgets late
             return ""
     except subprocess.CalledProcessError as error:
         return f"no network namespace here: {error.stderr.strip()}"

@@ -15,7 +15,8 @@ from support.warm_processes import state_of
 
 held = []
 
-PLAIN = ("--no-nanny", "--memory-limit", "1GB")  # by itself dask takes the share of a job's memory that its threads have of the machine's cores
+# by itself dask takes the share of a job's memory that its threads have of the machine's cores
+PLAIN = ("--no-nanny", "--memory-limit", "1GB")
 """Options of a worker."""
 
 _SCRIPT = """\
@@ -26,7 +27,8 @@ exec {python} -m distributed.cli.dask_worker {address} --host 127.0.0.1 --nthrea
 
 
 class SlurmWorkers:
-    """Workers of one thread, each a separate job that is requeued when its node is lost; two of them fill a node of four cores.
+    """Workers of one thread, each a separate job that is requeued when its node is lost; two of
+    them fill a node of four cores.
 
     Parameters
     ----------
@@ -64,7 +66,8 @@ class SlurmWorkers:
         """Make sure that so many workers are there, on nodes that work."""
         self.slurm.make_idle()
         for job in [job for job in self.jobs if self.slurm.state(job) != "RUNNING"]:
-            self.slurm.run("scancel", "--full", job, check=False)  # a requeued one waits, and would start beside its replacement
+            # a requeued one waits, and would start beside its replacement
+            self.slurm.run("scancel", "--full", job, check=False)
             self.jobs.remove(job)
         while len(self.jobs) < workers:
             self.start_worker()
@@ -84,7 +87,8 @@ class SlurmWorkers:
         """A client of the cluster, active, as soon as so many workers are there."""
         with distributed.Client(self.address, timeout=60) as client:
             client.wait_for_workers(workers, timeout=240)
-            names = {f"job-{job}" for job in self.jobs[-workers:]}  # a worker that was lost before may still be listed among so many
+            # a worker that was lost before may still be listed among so many
+            names = {f"job-{job}" for job in self.jobs[-workers:]}
             wait_until(lambda: names <= {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}, 240)
             yield client
 

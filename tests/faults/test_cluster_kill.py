@@ -1,4 +1,5 @@
-"""Pyramids on a dask cluster whose client, scheduler and workers are killed, stopped and started again."""
+"""Pyramids on a dask cluster whose client, scheduler and workers are killed, stopped and started
+again."""
 
 from __future__ import annotations
 
@@ -174,7 +175,8 @@ def test_each_worker_killed(tmp_path, known, cluster, moment):
     known.check(folder)
     known.check_records(folder)
     assert set(runs(log)) == known.tasks
-    assert num_repeated(log) <= 2 * IN_FLIGHT  # what the first had may run on the second when that is killed
+    # what the first had may run on the second when that is killed
+    assert num_repeated(log) <= 2 * IN_FLIGHT
 
 
 @pytest.mark.long
@@ -193,12 +195,14 @@ def test_all_workers_killed(tmp_path, known, cluster, moment):
         build(known, folder, log)
     assert meanwhile.done
     known.check(folder)
-    assert num_repeated(log) <= 2 * IN_FLIGHT  # what the first had may run on the second before that is killed
+    # what the first had may run on the second before that is killed
+    assert num_repeated(log) <= 2 * IN_FLIGHT
 
 
 @pytest.mark.long
 def test_worker_killed_during_an_update(tmp_path, known, cluster):
-    """Files are published one by one into the living mags; some are made twice, with the same bytes."""
+    """Files are published one by one into the living mags; some are made twice, with the same
+    bytes."""
     folder = known.start(tmp_path / "ds")
     log = str(tmp_path / "log")
     with dask.config.set(scheduler="synchronous"):
@@ -223,7 +227,8 @@ def test_worker_killed_during_an_update(tmp_path, known, cluster):
 
 @pytest.mark.long
 def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment, monkeypatch):
-    """Its task runs somewhere else; when it comes back to life the job is over, and it changes nothing."""
+    """Its task runs somewhere else; when it comes back to life the job is over, and it changes
+    nothing."""
     late_after(LATE_SECONDS, monkeypatch)
     folder = known.start(tmp_path / "ds")
     log = str(tmp_path / "log")
@@ -241,7 +246,8 @@ def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment
 
 @pytest.mark.long
 def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch):
-    """Tasks that follow from one that was late are not late on the same worker again, one after the other."""
+    """Tasks that follow from one that was late are not late on the same worker again, one after the
+    other."""
     submitted = late_after(LATE_SECONDS, monkeypatch)
     folder, log = known.start(tmp_path / "ds"), str(tmp_path / "log")
     with connected(cluster) as client:
@@ -259,7 +265,8 @@ def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch
 
 @pytest.mark.long
 def test_scheduler_started_again(tmp_path, known, cluster, moment):
-    """At the same address, with new workers: the client finds it, and tasks that were lost start again."""
+    """At the same address, with new workers: the client finds it, and tasks that were lost start
+    again."""
     folder = known.start(tmp_path / "ds")
     log = str(tmp_path / "log")
 

@@ -1,4 +1,5 @@
-"""Exports are killed before changes of the file system: what is visible is whole, and the same call completes it."""
+"""Exports are killed before changes of the file system: what is visible is whole, and the same call
+completes it."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ NAMES_OF_ZARR_2 = (".zarray", ".zattrs", ".zgroup")
 
 
 def files_below(folder):
-    """The bytes of every file that is no record of a job; some names of Zarr 2 begin with a dot too."""
+    """The bytes of every file that is no record of a job; some names of Zarr 2 begin with a dot
+    too."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     visible = [path for path in paths if not any(part.startswith(".wkwdask") for part in path.relative_to(folder).parts)]
     return {str(path.relative_to(folder)): path.read_bytes() for path in visible if path.name in NAMES_OF_ZARR_2 or not path.name.startswith(".")}
@@ -81,7 +83,8 @@ def files_below(folder):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(("name", "version", "lists"), [("a.ome.zarr", "0.5", "zarr.json"), ("a.ome.zarr/labels/ids", "0.4", ".zattrs")])
 def test_images_killed_at_any_step(tmp_path, source, name, version, lists):
-    """An array of an OME-NGFF image is there whole or not at all, and is there before the image lists it; the same call lists it."""
+    """An array of an OME-NGFF image is there whole or not at all, and is there before the image
+    lists it; the same call lists it."""
     pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
     wkwdask.to_wkw(voxels().astype("uint32"), tmp_path / "ids" / "1", block_len=8, file_len=2)
 

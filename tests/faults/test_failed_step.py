@@ -1,4 +1,5 @@
-"""An error or Ctrl-C at any change of the file system: the process keeps no lock, and the same call in the same process completes the job."""
+"""An error or Ctrl-C at any change of the file system: the process keeps no lock, and the same call
+in the same process completes the job."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ JOBS = (save, pyramid, copy, compress, region, apply, import_array)
 
 
 def _fail_and_repeat(step, error, job, folder, sender):
-    """Run a job in which one change of the file system fails, then again; send the locks in between, and the error of the second."""
+    """Run a job in which one change of the file system fails, then again; send the locks in
+    between, and the error of the second."""
     changes, is_counting = 0, True
 
     def count(event, args):

@@ -1,4 +1,5 @@
-"""A disk that is full: the error says so, nothing half-written is seen, the old data is there, and with more room the same call completes."""
+"""A disk that is full: the error says so, nothing half-written is seen, the old data is there, and
+with more room the same call completes."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def convert_to_zarr(folder):
 
 
 def write_region(folder):
-    """Raw files are replaced one by one, which takes room for one; the parts of all of them take more."""
+    """Raw files are replaced one by one, which takes room for one; the parts of all of them take
+    more."""
     new = voxels(2, [b - a for a, b in zip(*REGION, strict=True)])
     wkwdask.to_wkw(da.from_array(new, chunks=(61, 61, 9)), folder / "seg" / "1", region=REGION)
 
@@ -119,7 +121,8 @@ def small_disk(tmp_path):
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # files that were read are kept open for a while
+        # files that were read are kept open for a while
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def start(folder):

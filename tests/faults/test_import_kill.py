@@ -1,4 +1,5 @@
-"""Imports with their pyramid are killed before changes of the file system: what is visible is whole, and the same call says that all is there in the end."""
+"""Imports with their pyramid are killed before changes of the file system: what is visible is
+whole, and the same call says that all is there in the end."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def test_killed_at_any_step(tmp_path):
     expected = mags(tmp_path / "whole" / "ds")
     assert len(expected) > 2
     assert changes > 20
-    steps = {*range(1, changes + 1, 1 if KILLS else max(1, changes // 12)), *range(changes - 8, changes + 1)}  # the last ones are where all mags are there
+    # the last ones are where all mags are there
+    steps = {*range(1, changes + 1, 1 if KILLS else max(1, changes // 12)), *range(changes - 8, changes + 1)}
     seen = []
     folder = tmp_path / "killed"
     for _ in killed_at_each(steps, convert, Path.mkdir, folder):

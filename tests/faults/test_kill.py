@@ -1,7 +1,9 @@
-"""Processes are killed in the middle of jobs: visible data is complete, and the next run completes the job.
+"""Processes are killed in the middle of jobs: visible data is complete, and the next run completes
+the job.
 
-A job is killed before each change of the file system (counted by an audit hook in a forked child), at random moments of a process with threads, and as a
-worker of a cluster. The next job writes arrays again and resumes pyramids. Tests kill only processes that they started.
+A job is killed before each change of the file system (counted by an audit hook in a forked child),
+at random moments of a process with threads, and as a worker of a cluster. The next job writes
+arrays again and resumes pyramids. Tests kill only processes that they started.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ import wkwdask
 from wkwdask import Sharding
 from wkwdask.errors import ExistsError, MissingError, ReplacedError
 
-pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")]  # of arrays that overwrite
+# of arrays that overwrite
+pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")]
 
 VOXEL_SIZE = (11.24, 11.24, 28)
 SHAPE = (40, 24, 26)  # four files, and two of the next mag
@@ -241,7 +244,8 @@ def remap_over(folder):
         wkwdask.remap(folder / "seg" / "1", folder / "copy" / "1", {1: 7, 2: 7}, existing="overwrite")
 
 
-# name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
+# name: what is there before, the job, what is run when it was killed (by turns), and the mags that
+# it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
     "overwrite": ((write_new,), overwrite, (overwrite,), ("1",)),
@@ -275,10 +279,33 @@ JOBS = {
     "import_to_scale": ((lay_sections,), import_to_scale, (import_to_scale,), (SCALE,)),
 }
 RESUMABLE = (
-    overwrite_pyramid, new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge,
-    import_sections, pyramid_of_scales, scales_in_place, compress_shards, finer_scale, images_into_shards, scales_to_wkw, wkw_to_scales, import_to_scale,
-    copy_over, rechunk_over, compress_over, compress_in_place, convert_over, components_over, remap_over,
-)  # fmt: skip
+    overwrite_pyramid,
+    new_pyramid,
+    resume_pyramid,
+    cut_files,
+    join_files_of_larger_blocks,
+    compress_elsewhere,
+    invert,
+    copy_moved,
+    copy_files,
+    merge,
+    import_sections,
+    pyramid_of_scales,
+    scales_in_place,
+    compress_shards,
+    finer_scale,
+    images_into_shards,
+    scales_to_wkw,
+    wkw_to_scales,
+    import_to_scale,
+    copy_over,
+    rechunk_over,
+    compress_over,
+    compress_in_place,
+    convert_over,
+    components_over,
+    remap_over,
+)
 
 
 def mag_contents(folder, mag):
@@ -314,7 +341,8 @@ class Expected:
         return lay_out(self.before, folder)
 
     def check_visible(self, folder, *, may_vanish=False):
-        """Make sure that each mag is the old one or the new one, whole, and that the JSON promises no mag that is not there."""
+        """Make sure that each mag is the old one or the new one, whole, and that the JSON promises
+        no mag that is not there."""
         for mag in self.mags:
             seen = mag_contents(folder, mag)
             assert seen in (self.old[mag], self.new[mag]) or (may_vanish and not seen), f"mag {mag} is neither old nor new"
@@ -336,7 +364,8 @@ class Expected:
         again = self.reruns[turn % len(self.reruns)]
         done, log = journaled(folder), folder.parent / f"{folder.name}.log"
         log.unlink(missing_ok=True)
-        # a job that was killed when all was done but its lock already exists, which a job that must not overwrite says
+        # a job that was killed when all was done but its lock already exists, which a job that must
+        # not overwrite says
         with contextlib.suppress(ExistsError), logged(log):
             again(folder)
         assert differences(contents(folder), self.after) == []
@@ -364,7 +393,8 @@ ALL_STEPS = ("write_new", "overwrite_pyramid")
 
 
 def chosen_steps(changes, publishing, name):
-    """Some steps of the beginning, of the work between and of the clearing away; all of the publishing, or every fifth where other jobs do the same.
+    """Some steps of the beginning, of the work between and of the clearing away; all of the
+    publishing, or every fifth where other jobs do the same.
 
     Five successive jobs of the list have all steps together.
     """
@@ -431,7 +461,8 @@ def test_other_software_sees_the_old_or_the_new_scale(tmp_path, expected, name):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_removal_killed_at_any_step(tmp_path):
-    """The mag is complete and listed, or complete and not listed, or removed; the same call removes the rest."""
+    """The mag is complete and listed, or complete and not listed, or removed; the same call removes
+    the rest."""
     source = make_dataset(tmp_path / "source", VOXEL_SIZE)
     with dask.config.set(scheduler="synchronous"):
         write_new(source)
@@ -448,7 +479,8 @@ def test_removal_killed_at_any_step(tmp_path):
         assert seen[JSON_NAME] in (before[JSON_NAME], after[JSON_NAME])
         if seen[JSON_NAME] == before[JSON_NAME]:
             assert not differences(seen, before)
-        with dask.config.set(scheduler="synchronous"), contextlib.suppress(MissingError):  # killed when nothing was left to do
+        with dask.config.set(scheduler="synchronous"), contextlib.suppress(MissingError):
+            # killed when nothing was left to do
             remove(folder)
         assert not differences(contents(folder), after), step
         assert leftovers(folder) == [], step
@@ -581,7 +613,8 @@ class Killer(threading.Thread):
 def write_slowly(folder):
     """So slow that a worker dies in the middle."""
 
-    def slow(block):  # a worker cannot import this module: a function in a function travels by value
+    def slow(block):
+        # a worker cannot import this module: a function in a function travels by value
         time.sleep(0.05)
         return block
 

@@ -1,4 +1,5 @@
-"""After a kill at any change of the file system, the same call leaves nothing behind but documented records."""
+"""After a kill at any change of the file system, the same call leaves nothing behind but documented
+records."""
 
 from __future__ import annotations
 
@@ -108,9 +109,19 @@ def test_a_function_that_fails_leaves_no_layer(tmp_path):
 
 
 VERBS = {
-    n5_as_zarr: None, rechunk: None, repair_header: damage_header, repair_file: cut_off, remove_layer: None, remove_folder_of_layer: None,
-    remove_dataset: None, remove_n5: None, remove_one_of_two: None, remove_two: None, remove_zarr: None, remove_precomputed: None,
-}  # fmt: skip
+    n5_as_zarr: None,
+    rechunk: None,
+    repair_header: damage_header,
+    repair_file: cut_off,
+    remove_layer: None,
+    remove_folder_of_layer: None,
+    remove_dataset: None,
+    remove_n5: None,
+    remove_one_of_two: None,
+    remove_two: None,
+    remove_zarr: None,
+    remove_precomputed: None,
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -132,14 +143,16 @@ def test_the_same_call_leaves_nothing_behind(tmp_path, verb):
     many = changes > 60 and not KILLS
     steps = range(1, changes + 1, max(1, changes // 12)) if many and verb in (n5_as_zarr, rechunk) else range(1, changes + 1)
     for step in killed_at_each(steps, run, start, tmp_path / "killed"):
-        with dask.config.set(scheduler="synchronous"), contextlib.suppress(wkwdask.MissingError):  # killed when nothing was left to do
+        with dask.config.set(scheduler="synchronous"), contextlib.suppress(wkwdask.MissingError):
+            # killed when nothing was left to do
             run(tmp_path / "killed")
         assert tree(tmp_path / "killed") == expected, step
 
 
 @pytest.mark.parametrize("name", [".1.wkwdask-lock", ".wkwdask-job-20260101T000000-00000000", "notes.txt"])
 def test_a_folder_in_which_a_process_may_work_is_not_removed(tmp_path, name):
-    """Only an empty folder, or one with the documents of an image and nothing else, counts as the rest of a removal."""
+    """Only an empty folder, or one with the documents of an image and nothing else, counts as the
+    rest of a removal."""
     folder = tmp_path / "ds" / "seg"
     folder.mkdir(parents=True)
     if "job" in name:

@@ -1,4 +1,5 @@
-"""Jobs on N5 are killed before changes of the file system: a dataset is visible whole or not at all, and the same call completes the job."""
+"""Jobs on N5 are killed before changes of the file system: a dataset is visible whole or not at
+all, and the same call completes the job."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def test_killed_at_any_step(tmp_path, source):
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_finer_level_killed_at_any_step(tmp_path):
-    """The new level is s0, and the levels behind it are renamed: meanwhile the group refuses to be read, or shows whole levels."""
+    """The new level is s0, and the levels behind it are renamed: meanwhile the group refuses to be
+    read, or shows whole levels."""
     voxels = np.random.default_rng(0).integers(0, 255, SHAPE).astype(np.uint8)
     finer = voxels.repeat(2, 0).repeat(2, 1)
 

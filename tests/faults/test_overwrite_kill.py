@@ -1,4 +1,5 @@
-"""Commands with ``--overwrite`` are killed while other voxels exist: ``status`` names the command, which continues and repeats no finished task."""
+"""Commands with ``--overwrite`` are killed while other voxels exist: ``status`` names the command,
+which continues and repeats no finished task."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def run(command, log):
 
 
 def num_journaled(command):
-    """Run a command, and count the tasks that it writes to its journals; other tasks run again each time."""
+    """Run a command, and count the tasks that it writes to its journals; other tasks run again each
+    time."""
     append, count = journal.Journal.append, 0
 
     def counted(*args):

@@ -1,4 +1,5 @@
-"""A worker whose network is cut while it works: the others do its tasks, and what it writes meanwhile, a second time, does no harm."""
+"""A worker whose network is cut while it works: the others do its tasks, and what it writes
+meanwhile, a second time, does no harm."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def test_network_is_cut(tmp_path):
             client.wait_for_workers(3, timeout=180)
 
             def workers():
-                # Not client.scheduler_info: the client also asks for a summary without workers every few seconds, and may return that one.
+                # Not client.scheduler_info: the client also asks for a summary without workers
+                # every few seconds, and may return that one.
                 return client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.workers))
 
             def cut():
@@ -53,7 +55,8 @@ def test_network_is_cut(tmp_path):
                 known.build(folder, log, 0.1)
             assert meanwhile.done
             assert len(meanwhile.found) == 2
-            assert not any(network.address in address for address in meanwhile.found)  # it was given up
+            # it was given up
+            assert not any(network.address in address for address in meanwhile.found)
             inner.wait(timeout=90)  # it notices, and ends
     known.check(folder)
     assert set(runs(log)) == known.tasks

@@ -1,4 +1,5 @@
-"""Pyramids whose driver is killed again and again, with damage in between: finished tasks are not repeated, and the result is that of an undisturbed run."""
+"""Pyramids whose driver is killed again and again, with damage in between: finished tasks are not
+repeated, and the result is that of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -97,10 +98,16 @@ class Campaign:
         done = journaled(self.here)
         self.starts += 1
         driver = Driver(
-            str(self.here), self.known.name, f"{self.folder}/{self.starts}.log", scheduler, int(self.random.integers(2, 5)),
+            str(self.here),
+            self.known.name,
+            f"{self.folder}/{self.starts}.log",
+            scheduler,
+            int(self.random.integers(2, 5)),
             options=(("existing", str(self.random.choice(["error", "resume"]))),),
-            kill_at=lines, kill_after=self.random.uniform(0, 0.03), signal=kind,
-        )  # fmt: skip
+            kill_at=lines,
+            kill_after=self.random.uniform(0, 0.03),
+            signal=kind,
+        )
         code = driver.fork()
         ran = runs(driver.log)
         print(
@@ -217,7 +224,8 @@ def test_second_start_killed_at_any_step(tmp_path, undisturbed):
     assert not problems, "\n".join(problems)
 
 
-# ----------------------------------------------------------------------------- damage before the next start
+# ----------------------------------------------------------------------------- damage before the
+# next start
 
 
 def part_files(root):
@@ -276,7 +284,8 @@ def delete(path):
         ("parts", 53, first_part, truncate),
         pytest.param("parts", 53, last_part, flip, marks=pytest.mark.long),
         pytest.param("parts", 90, first_part, delete, marks=pytest.mark.long),
-        ("parts", 53, last_part, zero_out),  # what a file system may leave when the machine goes down
+        # what a file system may leave when the machine goes down
+        ("parts", 53, last_part, zero_out),
         pytest.param("parts", 90, last_part, empty, marks=pytest.mark.long),
         ("parts", 110, whole, delete),
         pytest.param("parts", 110, whole, truncate, marks=pytest.mark.long),
@@ -354,11 +363,13 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
             for path in random.permutation(np.array([str(path) for path in files]))[: random.integers(0, 4)]:
                 damage = random.choice([truncate, empty, zero_out, delete])
                 damage(root / path)
-    published = (folder / "seg" / known.case.mags[-1]).exists()  # the last one may have been killed while its folder was cleared away
+    # the last one may have been killed while its folder was cleared away
+    published = (folder / "seg" / known.case.mags[-1]).exists()
     finish(known, folder, existing="error" if journaled(folder) and not published else "overwrite")
 
 
-# ----------------------------------------------------------------------------- publishing and clearing away
+# ----------------------------------------------------------------------------- publishing and
+# clearing away
 
 
 @pytest.mark.long
@@ -371,7 +382,8 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
     ],
 )
 def test_killed_while_the_folder_was_cleared_away(tmp_path, undisturbed, first, existing):
-    """The rest of a removed folder is not mistaken for a job to resume: the folder holds the old mags by then, here in files of the same sizes."""
+    """The rest of a removed folder is not mistaken for a job to resume: the folder holds the old
+    mags by then, here in files of the same sizes."""
     known = undisturbed("parts")
     folder = known.start(tmp_path / "ds")
     with dask.config.set(scheduler="synchronous"):
@@ -505,7 +517,8 @@ def test_one_of_several_resuming_drivers_works(tmp_path, undisturbed):
     known.check_records(folder)
 
 
-# ----------------------------------------------------------------------------- tasks that run more than once
+# ----------------------------------------------------------------------------- tasks that run more
+# than once
 
 
 @pytest.mark.long
@@ -535,7 +548,8 @@ def test_every_task_runs_twice(tmp_path, undisturbed, case):
 
 @pytest.mark.long
 def test_a_task_runs_after_the_end_of_its_job(tmp_path, undisturbed, monkeypatch):
-    """A worker that was cut off leaves nothing behind, neither after the end of the job nor after its cancellation."""
+    """A worker that was cut off leaves nothing behind, neither after the end of the job nor after
+    its cancellation."""
     known = undisturbed("parts")
     folder = known.start(tmp_path / "ds")
     tasks = kept_tasks(monkeypatch)
@@ -553,7 +567,8 @@ def test_a_task_runs_after_the_end_of_its_job(tmp_path, undisturbed, monkeypatch
 
 @pytest.mark.long
 def test_a_worker_writes_on_while_the_job_is_taken_over(tmp_path, undisturbed):
-    """Processes of a pool may write for a moment after their driver was killed, and the next driver starts at once; then they end."""
+    """Processes of a pool may write for a moment after their driver was killed, and the next driver
+    starts at once; then they end."""
     known = undisturbed("parts")
     folder = known.start(tmp_path / "ds")
     driver = Driver(str(folder), "parts", str(tmp_path / "log"), "processes", seconds=0.1, kill_at=12)

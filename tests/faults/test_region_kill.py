@@ -1,4 +1,5 @@
-"""Writes into a living mag that are killed: each file is the old or the new one, whole, and the same call makes all right."""
+"""Writes into a living mag that are killed: each file is the old or the new one, whole, and the
+same call makes all right."""
 
 from __future__ import annotations
 

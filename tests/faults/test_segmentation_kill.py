@@ -1,4 +1,5 @@
-"""Jobs that make segmentations are killed at steps of each stage: nothing half-made is visible, and the same call completes."""
+"""Jobs that make segmentations are killed at steps of each stage: nothing half-made is visible, and
+the same call completes."""
 
 from __future__ import annotations
 

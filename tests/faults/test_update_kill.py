@@ -1,4 +1,5 @@
-"""Updates in place that are killed: each file is the old or the new one, and the next update makes all right."""
+"""Updates in place that are killed: each file is the old or the new one, and the next update makes
+all right."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def edited(built, tmp_path_factory):
 
 
 def check_between(folder, before, after):
-    """Make sure that every file is the old one or the new one, or is not there where one of them was empty."""
+    """Make sure that every file is the old one or the new one, or is not there where one of them
+    was empty."""
     found = contents(folder)
     assert [name for name in found.keys() | before.keys() | after.keys() if found.get(name) not in (before.get(name), after.get(name))] == []
 
@@ -122,7 +124,8 @@ def test_changes_taken_back_after_the_kill(tmp_path, built, edited):
     here = tmp_path / "ds"
     for _ in killed_at_each(steps, update, lambda target: copied(folder, target), here):
         shutil.rmtree(here / "seg" / "1")
-        copied(built / "seg" / "1", here / "seg" / "1")  # with the old times: only the coarser files themselves can tell
+        # with the old times: only the coarser files themselves can tell
+        copied(built / "seg" / "1", here / "seg" / "1")
         check_after(here, original)
 
 

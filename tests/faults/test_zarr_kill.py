@@ -1,4 +1,5 @@
-"""Jobs on Zarr are killed before changes of the file system: a zip exists whole or not at all, and the same call completes every job."""
+"""Jobs on Zarr are killed before changes of the file system: a zip exists whole or not at all, and
+the same call completes every job."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_a_single_array_is_read_correctly_whenever_its_rechunking_is_killed(tmp_
     changes, publishing = killed_at(0, rechunk, shutil.copytree(tmp_path / "before", tmp_path / "whole"))
     expected = contents(tmp_path / "whole")
     for step in range(1, changes + 1) if KILLS else (publishing // 2, *range(publishing, changes + 1, 3)):
-        folder = shutil.copytree(tmp_path / "before", tmp_path / str(step))  # not a copy of a killed job: a source in another place is another source
+        # not a copy of a killed job: a source in another place is another source
+        folder = shutil.copytree(tmp_path / "before", tmp_path / str(step))
         assert killed_at(step, rechunk, folder) is None
         np.testing.assert_array_equal(zarr.open_group(folder / "group.zarr", mode="r")["a"][...], VOXELS)
         with dask.config.set(scheduler="synchronous"):
@@ -132,6 +134,7 @@ def test_the_same_call_completes_a_killed_copy_of_several_levels(tmp_path, versi
         with dask.config.set(scheduler="synchronous"):
             copy(tmp_path / "killed")
         assert contents(tmp_path / "killed") == expected, step
-        assert [name for name in leftovers(tmp_path / "killed") if not Path(name).name.startswith(".z")] == [], step  # documents of version 2
+        # documents of version 2
+        assert [name for name in leftovers(tmp_path / "killed") if not Path(name).name.startswith(".z")] == [], step
         with dask.config.set(scheduler="synchronous"):
             assert "nothing to do" in copy(tmp_path / "killed", existing="resume").note

@@ -1,4 +1,5 @@
-"""What happens to the last of some workers that are SLURM jobs; each function gives another that tells in the end how it is known that it happened."""
+"""What happens to the last of some workers that are SLURM jobs; each function gives another that
+tells in the end how it is known that it happened."""
 
 from __future__ import annotations
 

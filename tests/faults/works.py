@@ -1,4 +1,5 @@
-"""Work for clusters that break: the same jobs with and without a fault, compared file by file, with a log of what ran and how often."""
+"""Work for clusters that break: the same jobs with and without a fault, compared file by file, with
+a log of what ran and how often."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class ArrayWork:
         wkwdask.to_wkw(array, folder / "color" / "1", block_len=8, file_len=_EDGE // 8, compression="lz4", **options)
 
     def check(self, folder):
-        """Make sure that the tree is that of the undisturbed run, and that nothing else is there."""
+        """Make sure that the tree is that of the undisturbed run, and that nothing else is
+        there."""
         found = contents(folder)
         assert not differences(found, self.after), differences(found, self.after)
         assert not leftovers(folder), leftovers(folder)
@@ -131,7 +133,8 @@ def error_of(output):
 
 
 def slow_command():
-    """Be the command ``wkwdask`` whose tasks are slow and written down, as two variables of the environment say: for elements of arrays."""
+    """Be the command ``wkwdask`` whose tasks are slow and written down, as two variables of the
+    environment say: for elements of arrays."""
     from faults.drivers import regions_of
     from support.commands import COMMAND
 

@@ -1,4 +1,5 @@
-"""The format that docs/add-a-format.md adds, on files that h5py writes: verbs that read return the stored voxels, verbs that write refuse."""
+"""The format that docs/add-a-format.md adds, on files that h5py writes: verbs that read return the
+stored voxels, verbs that write refuse."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ READ_ONLY = "the format bdv is read-only; convert"
 
 
 def save_bdv(folder, stacks, factors=((1, 1, 1), (2, 2, 1)), unit="um", **storage):
-    """Write arrays (z, y, x) by their names ``t00000/s00`` with nearest-neighbor levels; return the path of the XML."""
+    """Write arrays (z, y, x) by their names ``t00000/s00`` with nearest-neighbor levels; return the
+    path of the XML."""
     setups = sorted({name.split("/")[1] for name in stacks})
     with h5py.File(folder / "em.h5", "w") as file:
         for setup in setups:
@@ -189,9 +191,12 @@ def test_a_verb_that_writes_says_that_the_format_is_read_only(verb, url, array):
 
 
 @given(
-    size=st.tuples(*[st.integers(1, 20)] * 3), chunk=st.one_of(st.none(), st.tuples(*[st.integers(1, 9)] * 3)), dtype=st.sampled_from(["u1", "u2", "u4", "u8"]),
-    filters=st.sampled_from([{}, {"compression": "gzip", "shuffle": True}, {"compression": "lzf"}, {"scaleoffset": 0}]), seed=st.integers(0, 99),
-)  # fmt: skip
+    size=st.tuples(*[st.integers(1, 20)] * 3),
+    chunk=st.one_of(st.none(), st.tuples(*[st.integers(1, 9)] * 3)),
+    dtype=st.sampled_from(["u1", "u2", "u4", "u8"]),
+    filters=st.sampled_from([{}, {"compression": "gzip", "shuffle": True}, {"compression": "lzf"}, {"scaleoffset": 0}]),
+    seed=st.integers(0, 99),
+)
 def test_any_geometry(tmp_path_factory, size, chunk, dtype, filters, seed):
     rng = np.random.default_rng(seed)
     array = rng.integers(0, 120, size).astype(dtype) * (rng.random(size) < 0.5)

@@ -32,7 +32,8 @@ def test_order_of_the_voxels():
 def test_lz4_bytes():
     """A bare LZ4 block without frame or size: token, literals, match, last literals."""
     header = make_header("uint8", block_len=4, file_len=1, block_type=BlockType.LZ4)
-    raw = bytes.fromhex("1f 07 01 00 27  50 07 07 07 07 07")  # one literal, then 4 + 15 + 39 bytes from one byte back; then five literals
+    # one literal, then 4 + 15 + 39 bytes from one byte back; then five literals
+    raw = bytes.fromhex("1f 07 01 00 27  50 07 07 07 07 07")
     assert _decode(raw, header).tobytes(order="F") == b"\x07" * 64
 
 
@@ -67,7 +68,8 @@ BROKEN = [
     # stored bytes, header, error, message
     (b"", RAW, TruncatedError, "x0.wkw: block 5 at byte 100: 0 bytes, expected 16"),
     (bytes(15), RAW, TruncatedError, "x0.wkw: block 5 at byte 100: 15 bytes, expected 16"),
-    (b"", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 0 stored bytes cannot decode to 16 bytes"),  # an empty entry of the jump table
+    # an empty entry of the jump table
+    (b"", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 0 stored bytes cannot decode to 16 bytes"),
     (b"\xff\xff\xff", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 3 bytes are not an LZ4 block of 16 bytes"),
     (b"\x00", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 1 bytes decode to 0 bytes, expected 16"),
     (lz4.block.compress(bytes(8), store_size=False), LZ4, CorruptError, "x0.wkw: block 5 at byte 100: .* bytes decode to 8 bytes, expected 16"),
@@ -93,7 +95,8 @@ def test_nothing_is_allocated_for_an_impossible_length():
 
 
 def test_the_most_that_lz4_compresses():
-    """A long match takes one byte for 255: the refusal of impossible lengths lets the best possible block through."""
+    """A long match takes one byte for 255: the refusal of impossible lengths lets the best possible
+    block through."""
     header = make_header("uint8", block_len=128, file_len=1, block_type=BlockType.LZ4)
     raw = lz4.block.compress(bytes(128**3), mode="high_compression", compression=12, store_size=False)
     assert not _decode(raw, header).any()

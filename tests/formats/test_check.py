@@ -99,7 +99,8 @@ def test_what_is_no_manifest(text):
 def test_segment_ids():
     for value in (0, 5, (1 << 53) - 1, 1 << 53, (1 << 64) - 1):
         assert largest_segment_id({"largestSegmentId": format_segment_id(value)}) == value
-    assert format_segment_id(1 << 60) == {"customJsonEncoding": "bigint", "value": "1152921504606846976"}  # as webknossos 4.3.3 writes it
+    # as webknossos 4.3.3 writes it
+    assert format_segment_id(1 << 60) == {"customJsonEncoding": "bigint", "value": "1152921504606846976"}
     assert [largest_segment_id(one) for one in ({}, {"largestSegmentId": None}, {"largestSegmentId": "x"})] == [None] * 3
 
 

@@ -1,4 +1,5 @@
-"""``datasource-properties.json``: what is read, what is refused, and that nothing unknown is lost."""
+"""``datasource-properties.json``: what is read, what is refused, and that nothing unknown is
+lost."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def _use_all(text, source):
 
 
 def _changed(*path, value):
-    """Copy the document with one value changed; a value of ``None`` for a dictionary key removes it."""
+    """Copy the document with one value changed; a value of ``None`` for a dictionary key removes
+    it."""
     document = copy.deepcopy(DOCUMENT)
     at = document
     for key in path[:-1]:
@@ -68,7 +70,8 @@ def test_current_form():
     assert layer is source.layers[0]
     assert (layer.category, layer.element_class, layer.num_channels, layer.data_format) == ("segmentation", "uint64", 1, "wkw")
     assert layer.bounding_box == BoundingBox((10, 20, 30), (101, 67, 45))
-    assert [(record.mag, record.path) for record in layer.mags] == [(Mag(1, 1, 1), "./seg/1"), (Mag(2, 2, 1), "./seg/2-2-1")]  # finest first
+    # finest first
+    assert [(record.mag, record.path) for record in layer.mags] == [(Mag(1, 1, 1), "./seg/1"), (Mag(2, 2, 1), "./seg/2-2-1")]
     assert source.layer("other") is None
     assert source.document == DOCUMENT
 
@@ -171,7 +174,8 @@ def test_all_problems_are_listed():
     [
         ("", "ds.json: byte 0: not valid JSON"),
         ('{"a": 1', "ds.json: byte 7: not valid JSON: .*line 1, column 8"),
-        ('{"µ": 1,\n x}', "ds.json: byte 11: not valid JSON: .*line 2, column 2"),  # bytes, not characters
+        # bytes, not characters
+        ('{"µ": 1,\n x}', "ds.json: byte 11: not valid JSON: .*line 2, column 2"),
     ],
 )
 def test_no_json(text, message):
@@ -182,7 +186,8 @@ def test_no_json(text, message):
 @pytest.mark.parametrize(
     "text",
     [
-        '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [1e999, 0, 0], "width": 1, "height": 1, "depth": 1}}]}',  # infinity
+        # infinity
+        '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [1e999, 0, 0], "width": 1, "height": 1, "depth": 1}}]}',
         '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [NaN, 0, 0], "width": 1, "height": 1, "depth": 1}}]}',
         '{"dataLayers": [{"name": "a", "boundingBox": {"topLeft": [0, 0, 0], "width": 1, "height": 1, "depth": 1}, "mags": [{"mag": [1e999, 1, 1]}]}]}',
         '{"scale": [NaN, 1, 1]}',
@@ -204,12 +209,27 @@ _json = st.recursive(
 )
 _paths = st.sampled_from(
     [
-        ("id",), ("id", "name"), ("scale",), ("scale", "factor"), ("scale", "unit"), ("dataLayers",), LAYER, (*LAYER, "name"), (*LAYER, "category"),
-        (*LAYER, "boundingBox"), (*LAYER, "boundingBox", "topLeft"), (*LAYER, "boundingBox", "depth"), (*LAYER, "numChannels"),
-        (*LAYER, "elementClass"), (*LAYER, "dataFormat"), (*LAYER, "mags"), (*LAYER, "mags", 0), (*LAYER, "mags", 0, "mag"),
+        ("id",),
+        ("id", "name"),
+        ("scale",),
+        ("scale", "factor"),
+        ("scale", "unit"),
+        ("dataLayers",),
+        LAYER,
+        (*LAYER, "name"),
+        (*LAYER, "category"),
+        (*LAYER, "boundingBox"),
+        (*LAYER, "boundingBox", "topLeft"),
+        (*LAYER, "boundingBox", "depth"),
+        (*LAYER, "numChannels"),
+        (*LAYER, "elementClass"),
+        (*LAYER, "dataFormat"),
+        (*LAYER, "mags"),
+        (*LAYER, "mags", 0),
+        (*LAYER, "mags", 0, "mag"),
         (*LAYER, "mags", 0, "path"),
     ]
-)  # fmt: skip
+)
 
 
 @given(_paths, _json)

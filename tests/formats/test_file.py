@@ -1,6 +1,7 @@
 """Whole files: exact bytes, layout, and the one invariant of the decoder.
 
-Any bytes decode to an array or raise a FormatError or an UnsupportedError, never anything else, and no memory is taken on the word of a header.
+Any bytes decode to an array or raise a FormatError or an UnsupportedError, never anything else, and
+no memory is taken on the word of a header.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def test_blocks_in_morton_order():
 def test_compressed_file_bytes():
     header = make_header("uint8", block_len=1, file_len=2, block_type=BlockType.LZ4)
     raw = encode_file(np.arange(8, dtype=np.uint8).reshape(1, 2, 2, 2), header)
-    table = struct.pack("<8Q", *(80 + 2 * n for n in range(1, 9)))  # a single byte is a token and a literal
+    # a single byte is a token and a literal
+    table = struct.pack("<8Q", *(80 + 2 * n for n in range(1, 9)))
     blocks = b"".join(bytes([0x10, value]) for value in (0, 4, 2, 6, 1, 5, 3, 7))
     assert raw == bytes.fromhex("57 4b 57 01 10 02 01 01  50 00 00 00 00 00 00 00") + table + blocks
 
@@ -171,7 +173,8 @@ def test_no_memory_on_the_word_of_a_header(per_dim, block_type, voxel_type, voxe
 
 
 def test_no_memory_on_the_word_of_a_table():
-    """A table may promise a gigabyte in a few bytes: one block whose stored length cannot hold it."""
+    """A table may promise a gigabyte in a few bytes: one block whose stored length cannot hold
+    it."""
     raw = struct.pack("<3sBBBBBQQ", b"WKW", 1, 0x0A, 2, 1, 1, 24, 24 + 64) + bytes(64)
     tracemalloc.start()
     try:
@@ -194,7 +197,8 @@ def test_impossible_tables():
     for changed, error, message in [
         (_with_entry(raw, 3, 80), CorruptError, "x0.wkw: byte 40: jump table decreases: block 3 starts at byte .* and ends at byte 80"),
         (_with_entry(raw, 0, 0), CorruptError, "x0.wkw: byte 16: jump table decreases: block 0 starts at byte 80 and ends at byte 0"),
-        (_with_entry(raw, 0, 20), CorruptError, "x0.wkw: byte 16: jump table decreases"),  # ends inside the table
+        # ends inside the table
+        (_with_entry(raw, 0, 20), CorruptError, "x0.wkw: byte 16: jump table decreases"),
         (_with_entry(raw, 7, len(raw) + 1), TruncatedError, f"x0.wkw: byte 72: block 7 ends at byte {len(raw) + 1}, but the file has {len(raw)} bytes"),
         (_with_entry(raw, 7, 2**64 - 1), TruncatedError, "x0.wkw: byte 72: block 7 ends at byte 18446744073709551615"),
         (_with_entry(raw, 2, 2**63), CorruptError, "x0.wkw: byte 40: jump table decreases: block 3"),
@@ -202,7 +206,8 @@ def test_impossible_tables():
         with pytest.raises(error, match=message):
             decode_file(changed, "x0.wkw")
     with pytest.raises(CorruptError, match=r"x0\.wkw: block 2 at byte .*: 0 stored bytes cannot decode to 8 bytes"):
-        decode_file(_with_entry(raw, 2, struct.unpack_from("<Q", raw, 16 + 8)[0]), "x0.wkw")  # block 2 has no bytes
+        # block 2 has no bytes
+        decode_file(_with_entry(raw, 2, struct.unpack_from("<Q", raw, 16 + 8)[0]), "x0.wkw")
 
 
 def test_a_broken_block_is_named():

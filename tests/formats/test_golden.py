@@ -1,4 +1,5 @@
-"""Files written by the reference library wkw 1.1.24 (``tests/golden/PROVENANCE.md``) hold the voxels of their formulas."""
+"""Files written by the reference library wkw 1.1.24 (``tests/golden/PROVENANCE.md``) hold the
+voxels of their formulas."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ generator = _load_generator()
 
 
 def test_corpus_is_complete():
-    """Every case has its folder, every folder its case, and the corpus stays small enough for a repository."""
+    """Every case has its folder, every folder its case, and the corpus stays small enough for a
+    repository."""
     assert len(generator.CASES) >= 10
     assert {folder.name for folder in GOLDEN.iterdir() if (folder / "header.wkw").is_file()} == set(generator.CASES)
     assert {case[0] for case in generator.CASES.values()} == {"uint8", "uint16", "uint32", "uint64", "float32", "float64", "int8", "int16", "int32", "int64"}

@@ -16,19 +16,29 @@ HEADERS = [
     # bytes, is a data file, dtype, channels, block_len, file_len, block type, data offset
     ("57 4b 57 01 22 01 02 06  00 00 00 00 00 00 00 00", False, "uint16", 3, 4, 4, BlockType.RAW, 0),
     ("57 4b 57 01 22 01 02 06  10 00 00 00 00 00 00 00", True, "uint16", 3, 4, 4, BlockType.RAW, 16),
-    ("57 4b 57 01 22 02 02 06  10 02 00 00 00 00 00 00", True, "uint16", 3, 4, 4, BlockType.LZ4, 528),  # 16 + 8 * 64 blocks
+    # 16 + 8 * 64 blocks
+    ("57 4b 57 01 22 02 02 06  10 02 00 00 00 00 00 00", True, "uint16", 3, 4, 4, BlockType.LZ4, 528),
     ("57 4b 57 01 22 02 02 06  00 00 00 00 00 00 00 00", False, "uint16", 3, 4, 4, BlockType.LZ4, 0),
-    ("57 4b 57 01 55 03 01 01  00 00 00 00 00 00 00 00", False, "uint8", 1, 32, 32, BlockType.LZ4HC, 0),  # what webknossos writes
-    ("57 4b 57 01 45 03 03 04  00 00 00 00 00 00 00 00", False, "uint32", 1, 32, 16, BlockType.LZ4HC, 0),  # the high nibble is the file
-    ("57 4b 57 01 05 02 01 01  18 00 00 00 00 00 00 00", True, "uint8", 1, 32, 1, BlockType.LZ4, 24),  # a volume annotation
-    ("57 4b 57 01 50 01 01 01  10 00 00 00 00 00 00 00", True, "uint8", 1, 1, 32, BlockType.RAW, 16),  # blocks of one voxel
-    ("57 4b 57 01 22 01 01 ff  10 00 00 00 00 00 00 00", True, "uint8", 255, 4, 4, BlockType.RAW, 16),  # the size byte at its limit
+    # what webknossos writes
+    ("57 4b 57 01 55 03 01 01  00 00 00 00 00 00 00 00", False, "uint8", 1, 32, 32, BlockType.LZ4HC, 0),
+    # the high nibble is the file
+    ("57 4b 57 01 45 03 03 04  00 00 00 00 00 00 00 00", False, "uint32", 1, 32, 16, BlockType.LZ4HC, 0),
+    # a volume annotation
+    ("57 4b 57 01 05 02 01 01  18 00 00 00 00 00 00 00", True, "uint8", 1, 32, 1, BlockType.LZ4, 24),
+    # blocks of one voxel
+    ("57 4b 57 01 50 01 01 01  10 00 00 00 00 00 00 00", True, "uint8", 1, 1, 32, BlockType.RAW, 16),
+    # the size byte at its limit
+    ("57 4b 57 01 22 01 01 ff  10 00 00 00 00 00 00 00", True, "uint8", 255, 4, 4, BlockType.RAW, 16),
     ("57 4b 57 01 22 01 0a f8  10 00 00 00 00 00 00 00", True, "int64", 31, 4, 4, BlockType.RAW, 16),
-    ("57 4b 57 01 22 01 01 01  00 01 00 00 00 00 00 00", True, "uint8", 1, 4, 4, BlockType.RAW, 256),  # padding before the data
-    ("57 4b 57 01 22 02 01 01  00 10 00 00 00 00 00 00", True, "uint8", 1, 4, 4, BlockType.LZ4, 4096),  # padding after the table
-    ("57 4b 57 01 ff 01 01 01  10 00 00 00 00 00 00 00", True, "uint8", 1, 32768, 32768, BlockType.RAW, 16),  # both nibbles at their limit
+    # padding before the data
+    ("57 4b 57 01 22 01 01 01  00 01 00 00 00 00 00 00", True, "uint8", 1, 4, 4, BlockType.RAW, 256),
+    # padding after the table
+    ("57 4b 57 01 22 02 01 01  00 10 00 00 00 00 00 00", True, "uint8", 1, 4, 4, BlockType.LZ4, 4096),
+    # both nibbles at their limit
+    ("57 4b 57 01 ff 01 01 01  10 00 00 00 00 00 00 00", True, "uint8", 1, 32768, 32768, BlockType.RAW, 16),
     ("57 4b 57 01 f5 03 01 01  10 00 00 00 00 00 01 00", True, "uint8", 1, 32, 32768, BlockType.LZ4HC, 16 + 8 * 32768**3),
-    ("57 4b 57 01 22 01 01 01  ff ff ff ff ff ff ff ff", False, "uint8", 1, 4, 4, BlockType.RAW, 2**64 - 1),  # unsigned, and not looked at here
+    # unsigned, and not looked at here
+    ("57 4b 57 01 22 01 01 01  ff ff ff ff ff ff ff ff", False, "uint8", 1, 4, 4, BlockType.RAW, 2**64 - 1),
 ]
 VOXEL_CODES = ["uint8", "uint16", "uint32", "uint64", "float32", "float64", "int8", "int16", "int32", "int64"]
 
@@ -74,7 +84,8 @@ BROKEN = [
     (_changed(0, 0x56), CorruptError, "x0.wkw: byte 0: expected magic b'WKW', found b'VKW'"),
     (_changed(2, 0x77), CorruptError, "x0.wkw: byte 0: expected magic b'WKW', found b'WKw'"),
     (bytes(16), CorruptError, "x0.wkw: byte 0: expected magic"),
-    (_changed(3, 2), CorruptError, "x0.wkw: byte 3: expected version 1, found 2"),  # the unreleased file-format-v2
+    # the unreleased file-format-v2
+    (_changed(3, 2), CorruptError, "x0.wkw: byte 3: expected version 1, found 2"),
     (_changed(3, 0), CorruptError, "x0.wkw: byte 3: expected version 1, found 0"),
     (_changed(5, 0), CorruptError, r"x0.wkw: byte 5: expected block type 1 \(raw\), 2 \(lz4\) or 3 \(lz4hc\), found 0"),
     (_changed(5, 4), CorruptError, "x0.wkw: byte 5: expected block type .*found 4"),
@@ -85,7 +96,8 @@ BROKEN = [
     (_changed(6, 4, 12), CorruptError, r"x0.wkw: byte 7: voxel size must be a positive multiple of 8 \(uint64\), found 12"),
     (_changed(5, 1, 2, 6, 15, 0), CorruptError, "x0.wkw: byte 8: data offset 15 lies inside the header, expected at least 16"),
     (_changed(5, 1, 2, 6, 0, 0), CorruptError, "x0.wkw: byte 8: data offset 0 lies inside the header, expected at least 16"),
-    (_changed(8, 0, 0), CorruptError, "x0.wkw: byte 8: data offset 0 lies inside the header and jump table, expected at least 528"),  # aborts wkw
+    # aborts wkw
+    (_changed(8, 0, 0), CorruptError, "x0.wkw: byte 8: data offset 0 lies inside the header and jump table, expected at least 528"),
     (_changed(8, 0x0F, 2), CorruptError, "x0.wkw: byte 8: data offset 527 lies inside the header and jump table, expected at least 528"),
     (_changed(4, 0x0A, 2, 2, 2, 24, 0), UnsupportedError, "x0.wkw: a block of 1024\\^3 voxels has 2147483648 bytes, LZ4 supports at most 2113929216"),
     (_changed(4, 0x0F, 3, 10, 248, 24, 0), UnsupportedError, "x0.wkw: a block of 32768\\^3 voxels .*LZ4 supports at most 2113929216"),

@@ -14,7 +14,8 @@ from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.wkw.file import format_jump_table, parse_jump_table, raw_block_bounds, table_range
 from wkwdask.formats.wkw.header import BlockType, make_header
 
-HEADER = make_header("uint8", block_len=4, file_len=2, block_type=BlockType.LZ4).for_data_file()  # 8 blocks; data from byte 80 on
+# 8 blocks; data from byte 80 on
+HEADER = make_header("uint8", block_len=4, file_len=2, block_type=BlockType.LZ4).for_data_file()
 
 
 def _entries(*values):
@@ -68,9 +69,11 @@ def test_slices_agree_with_the_whole(first, count):
 
 
 def test_accepted_oddities():
-    assert _parse(512, 600, 700, 700).tolist() == [512, 600, 700, 700]  # padding after the table; an empty block is not judged here
+    # padding after the table; an empty block is not judged here
+    assert _parse(512, 600, 700, 700).tolist() == [512, 600, 700, 700]
     assert _parse(80, 90, 95, file_nbytes=95).tolist() == [80, 90, 95]  # ends with the file
-    assert _parse(80, 90, 95, file_nbytes=1 << 40).tolist() == [80, 90, 95]  # bytes after the last block
+    # bytes after the last block
+    assert _parse(80, 90, 95, file_nbytes=1 << 40).tolist() == [80, 90, 95]
 
 
 BROKEN = [
@@ -117,7 +120,8 @@ def test_accepted_tables_are_safe(values, file_nbytes):
 class TestRawBlocks:
     """Raw files have no table; their boundaries follow from the header."""
 
-    header = make_header("uint16", 3, block_len=2, file_len=2, block_type=BlockType.RAW).for_data_file()  # 8 blocks of 48 bytes
+    # 8 blocks of 48 bytes
+    header = make_header("uint16", 3, block_len=2, file_len=2, block_type=BlockType.RAW).for_data_file()
 
     def test_bounds(self):
         assert raw_block_bounds(self.header, 0, 8, 16 + 8 * 48, "x0.wkw").tolist() == [16 + 48 * n for n in range(9)]

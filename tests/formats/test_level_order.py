@@ -1,4 +1,5 @@
-"""The order in which a document lists levels changes neither their mags nor what is read by default, and neither does a level that cannot be read."""
+"""The order in which a document lists levels changes neither their mags nor what is read by
+default, and neither does a level that cannot be read."""
 
 from __future__ import annotations
 
@@ -163,7 +164,8 @@ def test_mags_are_unknown_where_the_first_level_is_and_nothing_states_its_size(t
     np.testing.assert_array_equal(wkwdask.read(url, mag=keys[1])[0], level(1))
 
 
-# ------------------------------------------------------------------------------------------------ edits
+# ------------------------------------------------------------------------------------------------
+# edits
 
 
 def scale(length):
@@ -175,7 +177,8 @@ def test_a_new_scale_puts_all_in_order(listed, new):
     document = {**new_document("image", "uint8", 1), "scales": [{"key": str(n), "resolution": [n, n, 40.0]} for n in listed if n != listed[new]]}
     added = with_scales(document, [scale(listed[new])])
     assert [entry["resolution"][0] for entry in added["scales"]] == [4, 8, 16, 32]
-    replaced = with_scales(document, [scale(document["scales"][0]["resolution"][0])])  # nothing is new
+    # nothing is new
+    replaced = with_scales(document, [scale(document["scales"][0]["resolution"][0])])
     assert [entry["key"] for entry in replaced["scales"]] == [entry["key"] for entry in document["scales"]]
 
 

@@ -53,7 +53,8 @@ def test_every_truncation():
 
 
 def test_every_damaged_byte_of_the_tail():
-    """The checksum covers the tables, the file size covers the footer; the payload is checked when its blocks are read."""
+    """The checksum covers the tables, the file size covers the footer; the payload is checked when
+    its blocks are read."""
     for at in range(6, len(PART)):
         for value in (0, 0xFF, PART[at] ^ 1):
             if value != PART[at]:
@@ -76,7 +77,8 @@ def test_messages():
 
 @st.composite
 def _scattered_runs(draw):
-    """Blocks of a file dealt to runs in any stored order, some to none, some all-zero: codes interleave as those of anisotropic steps do."""
+    """Blocks of a file dealt to runs in any stored order, some to none, some all-zero: codes
+    interleave as those of anisotropic steps do."""
     blocks_per_file = draw(st.sampled_from([1, 8, 64]))
     num_runs = draw(st.integers(1, 4))
     owner = draw(st.lists(st.integers(-1, num_runs - 1), min_size=blocks_per_file, max_size=blocks_per_file))
@@ -128,7 +130,8 @@ def test_octants_join_in_eight_copies():
         ([_table([2**63], [1])], "run 0 contains block 9223372036854775808 of a file with 8 blocks"),
         ([_table([1, 1], [1, 1])], "run 0 contains a block that it or another run already has"),
         ([_table([1], [1]), _table([0, 1], [1, 1])], "run 1 contains a block that it or another run already has"),
-        ([_table([1], [0]), _table([1], [0])], "run 1 contains a block that it or another run already has"),  # all-zero blocks have one owner as well
+        # all-zero blocks have one owner as well
+        ([_table([1], [0]), _table([1], [0])], "run 1 contains a block that it or another run already has"),
     ],
 )
 def test_runs_that_do_not_join(runs, message):

@@ -1,4 +1,5 @@
-"""Axes that files of other software state: they are used where they are understood, and an error says how to state others."""
+"""Axes that files of other software state: they are used where they are understood, and an error
+says how to state others."""
 
 import json
 
@@ -84,7 +85,8 @@ def test_broken_axistags_are_an_error(tmp_path, axistags):
     np.testing.assert_array_equal(converted(tmp_path / "a.h5", tmp_path, axes="zyx"), stored("zyx")[1])
 
 
-# ------------------------------------------------------------------------------------------------ Zarr
+# ------------------------------------------------------------------------------------------------
+# Zarr
 
 
 def write_zarr(path, array, names, zarr_format=3):
@@ -144,7 +146,8 @@ def test_tensorstore_labels_are_the_axes(tmp_path):
                 np.testing.assert_array_equal(found[0], array)
 
 
-# ------------------------------------------------------------------------------------------------ OME-NGFF
+# ------------------------------------------------------------------------------------------------
+# OME-NGFF
 
 
 def write_ngff(folder, array, axes, version):
@@ -213,7 +216,8 @@ def test_ngff_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path,
         np.testing.assert_array_equal(converted(source, tmp_path, axes=axes.replace("t", "-"), existing="overwrite"), expected)
 
 
-# ------------------------------------------------------------------------------------------------ N5
+# ------------------------------------------------------------------------------------------------
+# N5
 
 
 N5_AXES = {
@@ -260,7 +264,8 @@ def test_n5_axes_that_are_not_understood_are_an_error_with_a_way_out(tmp_path, c
         np.testing.assert_array_equal(wkwdask.read(tmp_path / "a.n5"), expected)
 
 
-# ------------------------------------------------------------------------------------------------ layers of datasets
+# ------------------------------------------------------------------------------------------------
+# layers of datasets
 
 
 @pytest.mark.parametrize("names", [["u", "v", "w", "k"], ["t", "x", "y", "z"]])
@@ -281,7 +286,8 @@ def test_a_layer_whose_names_are_not_understood_needs_an_axis_order(tmp_path, na
     np.testing.assert_array_equal(wkwdask.read(tmp_path, layer="em"), VOXELS)
 
 
-# ------------------------------------------------------------------------------------------------ TIFF
+# ------------------------------------------------------------------------------------------------
+# TIFF
 
 
 @pytest.mark.parametrize("form", ["ome", "imagej", "shaped"])

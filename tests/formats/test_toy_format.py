@@ -1,4 +1,5 @@
-"""A format that is registered, and nothing else, is opened, read, shown, compared and converted as all others."""
+"""A format that is registered, and nothing else, is opened, read, shown, compared and converted as
+all others."""
 
 from __future__ import annotations
 

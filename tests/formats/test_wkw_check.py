@@ -1,4 +1,5 @@
-"""Checks of single files against the readers: any damage is either named or does no harm, and what is mended keeps what was good."""
+"""Checks of single files against the readers: any damage is either named or does no harm, and what
+is mended keeps what was good."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def reads(raw, header):
 
 @given(data=st.data())
 def test_an_error_is_what_no_reader_reads(tmp_path_factory, data):
-    """Whatever bytes there are: nothing is raised, and there is an error just where the readers give up."""
+    """Whatever bytes there are: nothing is raised, and there is an error just where the readers
+    give up."""
     folder = tmp_path_factory.mktemp("mag")
     header = data.draw(headers())
     raw = data.draw(damaged(encode_file(voxels_of(header, data), header)))
@@ -76,7 +78,8 @@ def test_an_error_is_what_no_reader_reads(tmp_path_factory, data):
 
 @given(data=st.data())
 def test_what_is_mended_keeps_what_was_good(tmp_path_factory, data):
-    """Blocks that could be decoded are the same voxels afterwards, all others are zeros, and the file is sound."""
+    """Blocks that could be decoded are the same voxels afterwards, all others are zeros, and the
+    file is sound."""
     folder = tmp_path_factory.mktemp("layer") / "1"
     header = data.draw(headers())
     array = voxels_of(header, data)

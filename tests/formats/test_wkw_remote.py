@@ -1,4 +1,5 @@
-"""WKW behind a web server: the voxels are those of the source, requests are few, and every failure is an error."""
+"""WKW behind a web server: the voxels are those of the source, requests are few, and every failure
+is an error."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def test_requests_of_a_slice(tmp_path):
         assert spans[0][0] == 0  # header and jump table
         assert spans[0][1] >= 16 + 8 * 16**3 - 1
         assert sum(stop - start + 1 for start, stop in spans) < data_file.stat().st_size / 3
-        assert len(spans) == len(server.requests) <= 1 + 64  # one file, and at most one range for four blocks
+        # one file, and at most one range for four blocks
+        assert len(spans) == len(server.requests) <= 1 + 64
         server.requests.clear()
         wkwdask.read(url, ((16, 0, 100), (272, 256, 101)), mag=1)
         assert len(server.requests) == len(spans) - 1  # the table is known
@@ -118,7 +120,8 @@ def test_requests_of_a_whole_mag(tmp_path):
         assert len(set(names)) <= 4 * 2 * 3  # each file of the box, absent or not
         server.requests.clear()
         assert not wkwdask.read(f"{server.url}/ds", ((16, 0, 48), (30, 100, 148)), mag=1).any()
-        assert not [path for path, _ in server.requests if not (tmp_path / path.lstrip("/")).exists()]  # absent files are remembered
+        # absent files are remembered
+        assert not [path for path, _ in server.requests if not (tmp_path / path.lstrip("/")).exists()]
 
 
 def test_refused_files_are_absent_while_the_header_is_readable(tmp_path):
@@ -153,7 +156,8 @@ def test_damage_is_an_error_that_names_the_file(tmp_path, read):
 
 
 def test_paths_in_the_json(tmp_path):
-    """Relative paths count from the dataset, URLs are followed, mags without a path have a conventional name, and local paths are not followed."""
+    """Relative paths count from the dataset, URLs are followed, mags without a path have a
+    conventional name, and local paths are not followed."""
     array = sparse()
     write(tmp_path / "store", array, block_len=8, file_len=4)
     (tmp_path / "ds").mkdir()
@@ -171,7 +175,8 @@ def test_paths_in_the_json(tmp_path):
         np.testing.assert_array_equal(wkwdask.read(f"{server.url}/relative"), array)
         publish(f"{server.url}/store/color/1", "absolute")
         np.testing.assert_array_equal(wkwdask.read(f"{server.url}/absolute"), array)
-        np.testing.assert_array_equal(wkwdask.read(tmp_path / "absolute"), array)  # a local dataset with a remote mag
+        # a local dataset with a remote mag
+        np.testing.assert_array_equal(wkwdask.read(tmp_path / "absolute"), array)
         (tmp_path / "bare/color").mkdir(parents=True)
         (tmp_path / "store/color/1").rename(tmp_path / "bare/color/1-1-1")
         publish(None, "bare")
@@ -187,11 +192,15 @@ def test_layers_in_other_formats(tmp_path):
     wkwdask.to_n5(array, tmp_path / "ds/n5/1/s0", voxel_size=(4, 4, 35), chunk_shape=(16, 16, 16))
     layers = [
         {
-            "name": kind, "category": "color", "dataFormat": kind, "elementClass": "uint8", "mags": [{"mag": [1, 1, 1], "path": f"./{kind}/1{level}"}],
+            "name": kind,
+            "category": "color",
+            "dataFormat": kind,
+            "elementClass": "uint8",
+            "mags": [{"mag": [1, 1, 1], "path": f"./{kind}/1{level}"}],
             "boundingBox": {"topLeft": [0, 0, 0], "width": 90, "height": 40, "depth": 50},
         }
         for kind, level in (("zarr3", "/1"), ("n5", "/s0"))
-    ]  # fmt: skip
+    ]
     document = {"id": {"name": "ds", "team": ""}, "scale": [4, 4, 35], "dataLayers": layers}
     (tmp_path / "ds/datasource-properties.json").write_text(json.dumps(document))
     with range_server(tmp_path) as server:

@@ -1,4 +1,5 @@
-"""Mags whose files hold one block: reads of many files at once return the voxels and errors of reads of single files."""
+"""Mags whose files hold one block: reads of many files at once return the voxels and errors of
+reads of single files."""
 
 from __future__ import annotations
 
@@ -439,7 +440,8 @@ def test_threads_read_one_state_of_a_changing_file(mag):
     assert seen
 
 
-# ----------------------------------------------------------------------------- reads without zero fill
+# ----------------------------------------------------------------------------- reads without zero
+# fill
 
 
 def _sparse_voxels():

@@ -1,4 +1,5 @@
-"""Writing one WKW mag: parts, joins, whole files; what a task leaves when it fails or runs twice."""
+"""Writing one WKW mag: parts, joins, whole files; what a task leaves when it fails or runs
+twice."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_parts_join_to_the_file_that_is_encoded_at_once(tmp_path, block_type, ch
     assert receipt.path == str(path) == target.path_of(receipt)
     assert (receipt.nbytes, receipt.mtime_ns) == (len(raw), path.stat().st_mtime_ns)
     np.testing.assert_array_equal(decode_file(raw), array)
-    if block_type is not BlockType.LZ4:  # whose bytes are those of the compiled calls, not of python-lz4
+    if block_type is not BlockType.LZ4:
+        # whose bytes are those of the compiled calls, not of python-lz4
         assert raw == encode_file(array, header_of(target.array))
     assert raw == whole_file(tmp_path / "whole", array, block_type)
     assert files(target.parts.url) == []
@@ -178,7 +180,8 @@ def test_a_zero_file_takes_the_place_of_an_older_one(tmp_path):
     assert files(tmp_path) == ["mag/header.wkw"]
 
 
-# ----------------------------------------------------------------------------- twice, interrupted, damaged
+# ----------------------------------------------------------------------------- twice, interrupted,
+# damaged
 
 
 @pytest.mark.parametrize("part_shape", [(8, 8, 8), (16, 16, 16)])
@@ -193,7 +196,8 @@ def test_tasks_that_run_twice(tmp_path, part_shape):
     assert lasting(target.join_shard((0, 0, 0), first)) == joined  # the parts are still there
     target.remove_parts((0, 0, 0))
     target.remove_parts((0, 0, 0))
-    assert lasting(target.join_shard((0, 0, 0), first)) == joined  # the parts are gone, the file is there
+    # the parts are gone, the file is there
+    assert lasting(target.join_shard((0, 0, 0), first)) == joined
     again = write_parts(target, array, (0, 0, 0), part_shape)
     assert lasting(target.join_shard((0, 0, 0), again)) == joined
     assert Path(joined.path).read_bytes() == raw
@@ -304,7 +308,8 @@ def test_files_have_the_header_of_a_data_file(tmp_path):
 
 
 def test_a_published_file_has_the_state_of_its_group(tmp_path):
-    """Groups of one file are not listed: the state of that file is what the general path returns."""
+    """Groups of one file are not listed: the state of that file is what the general path
+    returns."""
     array = voxels((1, 8, 8, 8))
     target = make_target(tmp_path, array, block_len=4, file_len=2)
     target.prepare()
@@ -347,7 +352,8 @@ def test_a_file_is_there_if_size_header_and_table_are(tmp_path, block_type):
     path = Path(receipt.path)
     raw = path.read_bytes()
     assert target.has_files_of(receipt)
-    assert target.has_files_of(replace(receipt, mtime_ns=7, path=None))  # the journal keeps no path, and a restored file has another time
+    # the journal keeps no path, and a restored file has another time
+    assert target.has_files_of(replace(receipt, mtime_ns=7, path=None))
     damaged = [raw[:-1], raw + b"x", b"", b"WKX" + raw[3:], raw[:8] + b"\xff" * 8 + raw[16:]]
     if block_type is not BlockType.RAW:
         damaged += [raw[: 16 + 8 * n] + b"\xff" * 8 + raw[24 + 8 * n :] for n in range(8)]

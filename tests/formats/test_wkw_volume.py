@@ -424,7 +424,8 @@ def test_forks_read_after_the_parent_has_read(mag):
 
 
 def test_link_to_a_missing_file_and_pipe_are_errors(tmp_path):
-    """A link into an archive that is not mounted must not read as zeros, and a read must not wait for a pipe."""
+    """A link into an archive that is not mounted must not read as zeros, and a read must not wait
+    for a pipe."""
     wkwdask.write(tmp_path / "x" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), block_len=8, file_len=1)
     file = tmp_path / "x" / "1" / "z0" / "y0" / "x0.wkw"
     file.unlink()

@@ -87,7 +87,8 @@ def test_negative_size():
 @pytest.mark.parametrize(
     ("mag", "topleft", "size"),
     [
-        (Mag(2, 2, 1), (5, 10, 30), (51, 34, 45)),  # facts/wkw.md 2.3, as webknossos 4.3.3 aligns it
+        # facts/wkw.md 2.3, as webknossos 4.3.3 aligns it
+        (Mag(2, 2, 1), (5, 10, 30), (51, 34, 45)),
         (Mag(4, 4, 2), (2, 5, 15), (26, 17, 23)),
         (Mag(1, 1, 1), (10, 20, 30), (101, 67, 45)),
     ],
@@ -98,7 +99,8 @@ def test_in_mag_table(mag, topleft, size):
 
 @given(boxes(-50, 50, 40, min_size=1), mags(16))
 def test_in_mag_covers_and_is_tight(box, mag):
-    """Floor of the lowest and ceiling of the highest corner: all of the box is inside, and no whole voxel of the mag could go."""
+    """Floor of the lowest and ceiling of the highest corner: all of the box is inside, and no whole
+    voxel of the mag could go."""
     found = box.in_mag(mag)
     assert found.mag == mag
     for a, b, n, low, high, m in zip(found.topleft, found.bottomright, mag.factors, box.topleft, box.bottomright, box.mag.factors, strict=True):

@@ -11,7 +11,8 @@ from support.strategies import vectors
 
 from wkwdask.geometry.compressed_morton import bit_axes, cells_per_axis, decode, encode
 
-# neuroglancer, precomputed/volume.rst: X of 16 bits, Y of 14 and Z of 24; a digit is a bit of the coordinate, 10 to 23 are a to f and once more 0 to 7.
+# neuroglancer, precomputed/volume.rst: X of 16 bits, Y of 14 and Z of 24; a digit is a bit of the
+# coordinate, 10 to 23 are a to f and once more 0 to 7.
 DIAGRAM = (
     "---- ---- ---- ---- ---f -e-- d--c --b- -a-- 9--8 --7- -6-- 5--4 --3- -2-- 1--0",
     "---- ---- ---- ---- ---- ---d --c- -b-- a--9 --8- -7-- 6--5 --4- -3-- 2--1 --0-",
@@ -38,7 +39,8 @@ def test_the_diagram(axis):
 
 
 def test_the_digits_of_the_diagram_ascend():
-    """Each line of the diagram names the bits of its coordinate in their order, as the test above takes for granted."""
+    """Each line of the diagram names the bits of its coordinate in their order, as the test above
+    takes for granted."""
     for line, count in zip(DIAGRAM, (16, 14, 24), strict=True):
         digits = line.replace(" ", "").replace("-", "")[::-1]
         assert digits == "0123456789abcdef01234567"[:count]

@@ -19,7 +19,8 @@ from wkwdask.geometry.mag import Mag, vec3
         (4, (4, 4, 4), "4"),
         ("4", (4, 4, 4), "4"),
         ("2-2-1", (2, 2, 1), "2-2-1"),
-        ("1-1-1", (1, 1, 1), "1"),  # the long name of an isotropic mag is read, the short one is written
+        # the long name of an isotropic mag is read, the short one is written
+        ("1-1-1", (1, 1, 1), "1"),
         ([2, 2, 1], (2, 2, 1), "2-2-1"),
         ((32, 32, 8), (32, 32, 8), "32-32-8"),
         (np.array([4, 2, 1]), (4, 2, 1), "4-2-1"),

@@ -1,4 +1,5 @@
-"""Morton codes against the table of the webknossos-wrap README, its test vectors, and bits taken one by one."""
+"""Morton codes against the table of the webknossos-wrap README, its test vectors, and bits taken
+one by one."""
 
 from __future__ import annotations
 
@@ -93,18 +94,21 @@ def test_ordered_box_is_shared_and_read_only():
 
 @given(st.integers(0, 4), vectors(0, 5))
 def test_aligned_cubes_are_contiguous(power, index):
-    """The fact that everything rests on: a cube of 2^k blocks an edge, on its own grid, is one range of codes."""
+    """The fact that everything rests on: a cube of 2^k blocks an edge, on its own grid, is one
+    range of codes."""
     edge = 1 << power
     low = tuple(n * edge for n in index)
     codes, coordinates = ordered_box(low, tuple(a + edge for a in low))
     first = _bits(*index) * edge**3
     assert codes.tolist() == list(range(first, first + edge**3))
-    np.testing.assert_array_equal(coordinates - low, ordered_box((0, 0, 0), (edge,) * 3)[1])  # its inside has the same order everywhere
+    # its inside has the same order everywhere
+    np.testing.assert_array_equal(coordinates - low, ordered_box((0, 0, 0), (edge,) * 3)[1])
 
 
 @given(st.lists(vectors(0, 50), min_size=2, max_size=10))
 def test_halving_keeps_the_order(coordinates):
-    """Eight consecutive blocks make one of the next mag, and blocks of all mags come in the same order."""
+    """Eight consecutive blocks make one of the next mag, and blocks of all mags come in the same
+    order."""
     ordered = sorted(coordinates, key=lambda at: _bits(*at))
     halved = encode(np.array(ordered) // 2)
     assert (np.diff(halved.astype(np.int64)) >= 0).all()

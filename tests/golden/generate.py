@@ -1,6 +1,8 @@
-"""Write the golden files with the reference library: ``python tests/golden/generate.py`` in an environment with wkw 1.1.24.
+"""Write the golden files with the reference library: ``python tests/golden/generate.py`` in an
+environment with wkw 1.1.24.
 
-Each folder is one mag. ``CASES`` and ``expected`` are what the tests compare with; they need no file but this one.
+Each folder is one mag. ``CASES`` and ``expected`` are what the tests compare with; they need no
+file but this one.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ FOLDER = Path(__file__).resolve().parent
 WRITER_VERSION = "1.1.24"
 
 CASES = {
-    # name: dtype, channels, block type (1 raw, 2 LZ4, 3 LZ4HC), block_len, file_len, files along x, y, z, why
+    # name: dtype, channels, block type (1 raw, 2 LZ4, 3 LZ4HC), block_len, file_len, files along x,
+    # y, z, why
     "uint8_raw": ("uint8", 1, 1, 4, 4, (1, 1, 1)),  # the smallest case
     "uint8_lz4": ("uint8", 1, 2, 4, 4, (1, 1, 1)),
     "uint8_lz4hc": ("uint8", 1, 3, 8, 2, (1, 1, 1)),  # block and file lengths differ
     "uint8_three_channels_lz4hc": ("uint8", 3, 3, 4, 2, (1, 1, 1)),  # channel fastest
     "uint16_three_channels_raw": ("uint16", 3, 1, 2, 2, (1, 1, 1)),
-    "uint32_lz4hc_files": ("uint32", 1, 3, 4, 1, (2, 3, 2)),  # files of one block, in folders z, y, x
+    # files of one block, in folders z, y, x
+    "uint32_lz4hc_files": ("uint32", 1, 3, 4, 1, (2, 3, 2)),
     "uint64_lz4": ("uint64", 1, 2, 4, 2, (1, 1, 1)),  # values beyond 2**53
     "float32_two_channels_lz4": ("float32", 2, 2, 4, 2, (1, 1, 1)),
     "float64_raw": ("float64", 1, 1, 2, 4, (1, 1, 1)),
@@ -29,8 +33,10 @@ CASES = {
     "int16_raw": ("int16", 1, 1, 4, 2, (1, 1, 1)),
     "int32_lz4": ("int32", 1, 2, 4, 2, (1, 1, 1)),
     "int64_lz4hc": ("int64", 1, 3, 4, 2, (1, 1, 1)),
-    "uint8_blocks_of_one_voxel_raw": ("uint8", 1, 1, 1, 8, (1, 1, 1)),  # the whole order is Morton's
-    "uint16_zeros_lz4hc": ("uint16", 1, 3, 8, 2, (1, 1, 1)),  # blocks that are all zero are stored by this writer
+    # the whole order is Morton's
+    "uint8_blocks_of_one_voxel_raw": ("uint8", 1, 1, 1, 8, (1, 1, 1)),
+    # blocks that are all zero are stored by this writer
+    "uint16_zeros_lz4hc": ("uint16", 1, 3, 8, 2, (1, 1, 1)),
 }
 
 
@@ -41,7 +47,8 @@ def shape(name: str) -> tuple[int, int, int, int]:
 
 
 def expected(name: str) -> np.ndarray:
-    """Return the voxels of a case: a formula of their place, different on every axis and using the top bits of the type."""
+    """Return the voxels of a case: a formula of their place, different on every axis and using the
+    top bits of the type."""
     dtype = np.dtype(CASES[name][0])
     c, x, y, z = np.indices(shape(name), dtype=np.int64)
     if "zeros" in name:

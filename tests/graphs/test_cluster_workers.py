@@ -33,8 +33,11 @@ class Cluster:
 
     def add(self, name, status, executing=0):
         self.workers[name] = {
-            "name": name, "status": status, "memory_limit": 300 << 20, "metrics": {"memory": 290 << 20, "task_counts": {"executing": executing}},
-        }  # fmt: skip
+            "name": name,
+            "status": status,
+            "memory_limit": 300 << 20,
+            "metrics": {"memory": 290 << 20, "task_counts": {"executing": executing}},
+        }
 
 
 def test_error_only_if_all_workers_are_paused(monkeypatch):
@@ -123,7 +126,8 @@ def test_workers_to_avoid():
     workers.avoid("b")
     assert workers.avoiding() == prefer_workers(["a", "c"])
     assert workers.avoiding("a") == prefer_workers(["c"])
-    assert workers.avoiding("ac") == prefer_workers(["b"])  # an avoided worker is better than one where the task failed
+    # an avoided worker is better than one where the task failed
+    assert workers.avoiding("ac") == prefer_workers(["b"])
     assert workers.avoiding("abc") == {}
     workers.avoid("ac")
     assert workers.preferred() == ["a", "b", "c"]

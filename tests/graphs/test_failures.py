@@ -1,4 +1,5 @@
-"""Failing tasks on every runner: transient errors are retried, others are listed at the end, and all other tasks are done."""
+"""Failing tasks on every runner: transient errors are retried, others are listed at the end, and
+all other tasks are done."""
 
 from __future__ import annotations
 
@@ -123,8 +124,11 @@ def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
     assert "all tasks that do not depend on them are done" in error.__notes__
     assert error.exit_code == 3
     assert {name: times - tried.get(name, 0) for name, times in attempts(folders[0]).items() if times != tried.get(name)} == {
-        "work 2": 1, "work 4": 1, "work 5": 1, "pair 2": 1
-    }  # fmt: skip
+        "work 2": 1,
+        "work 4": 1,
+        "work 5": 1,
+        "pair 2": 1,
+    }
     assert journaled(folders[1]) == done | {"work 4", "work 5", "pair 2"}
     assert [failure.task for failure in read_failures(str(folders[1]))] == ["work 2"]
     with on("synchronous"):
@@ -149,7 +153,8 @@ def test_task_that_kills_its_process_is_identified(folders, on, runner, monkeypa
     assert re.search(rf"work 1: given up after .*{what}", str(error))
     (failure,) = read_failures(str(folders[1]))
     assert failure.task == "work 1"
-    assert failure.attempts == (2 if runner == "processes" else 2 + 1)  # beside other tasks, and alone
+    # beside other tasks, and alone
+    assert failure.attempts == (2 if runner == "processes" else 2 + 1)
     assert attempts(folders[0])["work 1"] <= 3
     assert job.done == {"work 0", "work 2", "work 3", "work 4", "work 5", "pair 1", "pair 2"} == journaled(folders[1])
 
@@ -183,7 +188,8 @@ def test_only_large_results_are_fetched(monkeypatch, most_sent, is_fetched):
     outcome, fetch = client_run.ClientRun._outcome, client_run.ClientRun._fetch
     monkeypatch.setattr(client_run.ClientRun, "_outcome", lambda self, future, sent: (sent is None and fetched.append(future)) or outcome(self, future, sent))
     monkeypatch.setattr(client_run.ClientRun, "_fetch", lambda self, futures: fetched.extend(futures) or fetch(self, futures))
-    monkeypatch.setattr(packing, "_MOST_SENT_NBYTES", most_sent)  # of the worker too, which is a thread
+    # of the worker too, which is a thread
+    monkeypatch.setattr(packing, "_MOST_SENT_NBYTES", most_sent)
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": ":0"}
     with distributed.LocalCluster(**options) as cluster, cluster.get_client():
         for _ in range(2):  # one job after another of the same client
@@ -196,7 +202,8 @@ def test_only_large_results_are_fetched(monkeypatch, most_sent, is_fetched):
 @pytest.mark.parametrize("runner", ["synchronous", "threads", "cluster"])
 def test_full_disk_ends_the_job_at_once(folders, on, runner):
     with on(runner):
-        _, error = start(folders, ["full", *["fine"] * 2000])  # one worker may run many while the other starts
+        # one worker may run many while the other starts
+        _, error = start(folders, ["full", *["fine"] * 2000])
     assert isinstance(error, OSError)
     assert error.errno == errno.ENOSPC
     assert any("while working on work 0" in note for note in error.__notes__)
@@ -380,7 +387,8 @@ def test_two_broken_files_are_named_and_finished_work_is_kept(dataset, capsys, m
     assert "tasks had been finished before" in report.note
     assert wkwdask.verify(dataset, pyramid=True).is_sound
     records = [json.loads(line) for line in (dataset / "color" / "2" / PROGRESS_NAME).read_text().splitlines()]
-    assert max(record["failed"] for record in records) == 2  # a slow run writes more records than one per phase
+    # a slow run writes more records than one per phase
+    assert max(record["failed"] for record in records) == 2
     ends = [record for record in records if record["done"] + record["known"] + record["failed"] > 0]
     assert ends[-1]["done"] + ends[-1]["known"] == ends[-1]["total"]
     assert ends[-1]["failed"] == 0

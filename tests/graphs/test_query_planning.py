@@ -1,4 +1,5 @@
-"""Reads and writes with dask's query planning, which binds when dask is first imported: in a process of its own."""
+"""Reads and writes with dask's query planning, which binds when dask is first imported: in a
+process of its own."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ SCRIPT = textwrap.dedent("""
 
 @pytest.mark.long
 def test_results_are_those_without_query_planning(tmp_path):
-    """The planner of dask 2026.8 does not fuse slices into reads, but results and chunks are the same."""
+    """The planner of dask 2026.8 does not fuse slices into reads, but results and chunks are the
+    same."""
     environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True", "PYTHONPATH": str(Path(__file__).parent.parent)}
     result = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,5 @@
-"""Volumes as dask arrays: any index equals numpy, slices limit what is read, and graphs have one task per chunk."""
+"""Volumes as dask arrays: any index equals numpy, slices limit what is read, and graphs have one
+task per chunk."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ def test_chunks_are_c_contiguous(volume):
         ("block", ((2,), (3, *[8] * 5, 7), (5, *[8] * 4), (3, *[4] * 5))),
         (10**9, ((2,), (50,), (37,), (23,))),
         ((10, 100, 23), ((2,), (9, 10, 10, 10, 10, 1), (37,), (14, 9))),
-        ("2kiB", ((2,), (3, *[8] * 5, 7), (5, *[8] * 4), (3, *[4] * 5))),  # 8 * 8 * 4 voxels of 4 bytes are 1 KiB
+        # 8 * 8 * 4 voxels of 4 bytes are 1 KiB
+        ("2kiB", ((2,), (3, *[8] * 5, 7), (5, *[8] * 4), (3, *[4] * 5))),
         ("8KiB", ((2,), (11, *[16] * 2, 7), (13, 16, 8), (7, 8, 8))),
         ("1GiB", ((2,), (11, 32, 7), (29, 8), (7, 16))),
         ("1B", ((2,), (3, *[8] * 5, 7), (5, *[8] * 4), (3, *[4] * 5))),
@@ -294,7 +296,8 @@ def test_other_process_reads_a_folder(tmp_path, array):
         np.testing.assert_array_equal(opened(volume, chunks="file")[:, 3:40].compute(), array[:, 3:40])
 
 
-# ----------------------------------------------------------------------------- orthogonal and pointwise indices
+# ----------------------------------------------------------------------------- orthogonal and
+# pointwise indices
 
 
 ARRAY = np.random.default_rng(1).integers(1, 1000, SHAPE, dtype=np.uint16)
@@ -353,7 +356,8 @@ def test_points_equal_numpy(volume, axes, channel, absolute, data):
             index.append(np.array(places, np.int64).reshape(shape))
     with mock.patch.object(selection, "_POINTS", data.draw(st.sampled_from([1, 7, 1 << 21]))):
         found = read_points(reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index)
-    # numpy keeps sliced axes in place where the arrays are neighbours; all arrays first is the rule here
+    # numpy keeps sliced axes in place where the arrays are neighbours; all arrays first is the rule
+    # here
     moved = array.transpose([*(n for n, sliced in enumerate(is_sliced) if not sliced), *(n for n, sliced in enumerate(is_sliced) if sliced)])
     order = [item for item, sliced in zip(index, is_sliced, strict=True) if not sliced] + [item for item in index if isinstance(item, slice)]
     np.testing.assert_array_equal(found, moved[tuple(order)])

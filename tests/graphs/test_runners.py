@@ -51,7 +51,8 @@ def array():
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two workers in this process, which start fast and share its memory; tests/faults and tests/api run jobs on worker processes."""
+    """Two workers in this process, which start fast and share its memory; tests/faults and
+    tests/api run jobs on worker processes."""
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
     with distributed.LocalCluster(**options, silence_logs="ERROR") as running:
         yield running
@@ -95,7 +96,8 @@ def pyramid_job(folder, array, method="max", workers=4, **options):
 
 
 def check_pyramid(job, array, reduce=np.nanmax):
-    """Compare voxels with numpy; expect one receipt for each shard that may have voxels, and no leftover part."""
+    """Compare voxels with numpy; expect one receipt for each shard that may have voxels, and no
+    leftover part."""
     for target, tally, voxels in zip(job.targets, job.tallies, expected_pyramid(array, reduce), strict=True):
         np.testing.assert_array_equal(read_whole(target.as_volume()), voxels)
         tally.check()
@@ -308,7 +310,8 @@ def test_failed_pyramid_resumes_from_a_repaired_source(tmp_path, array, referenc
     notes = getattr(caught.value, "__notes__", [])
     if scheduler == "synchronous":
         assert any(note.startswith("while working on region") for note in notes)
-    assert [name for name in os.listdir(folder / "color") if not name.startswith(".wkwdask-job-")] == ["1"]  # no lock either
+    # no lock either
+    assert [name for name in os.listdir(folder / "color") if not name.startswith(".wkwdask-job-")] == ["1"]
     kept = any(note.startswith("finished work is kept (") and "the same call resumes" in note for note in notes)
     assert sum(name.startswith(".wkwdask-job-") for name in os.listdir(folder / "color")) == kept
     path.write_bytes(whole)

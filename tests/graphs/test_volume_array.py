@@ -1,4 +1,5 @@
-"""Arrays that one read computes equal those that dask computes chunk by chunk, and behave as plain arrays in all else."""
+"""Arrays that one read computes equal those that dask computes chunk by chunk, and behave as plain
+arrays in all else."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from support.strategies import DTYPE_NAMES
 
 
 def _chosen_types():
-    """Return what ``WKWDASK_TEST_TYPES`` names, separated by spaces; by default two, since each takes seconds to compile, and all in the nightly profile."""
+    """Return what ``WKWDASK_TEST_TYPES`` names, separated by spaces; by default two, since each
+    takes seconds to compile, and all in the nightly profile."""
     chosen = os.environ.get("WKWDASK_TEST_TYPES", "").split()
     if unknown := set(chosen).difference(DTYPE_NAMES):
         raise pytest.UsageError(f"WKWDASK_TEST_TYPES: found {', '.join(sorted(unknown))}, expected some of {', '.join(DTYPE_NAMES)}")

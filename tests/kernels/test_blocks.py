@@ -1,4 +1,5 @@
-"""Batches of blocks: the compiled path, the path through python-lz4 and the plain reference of ``formats`` give the same."""
+"""Batches of blocks: the compiled path, the path through python-lz4 and the plain reference of
+``formats`` give the same."""
 
 from __future__ import annotations
 
@@ -17,10 +18,12 @@ from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z, cubes_table
 from wkwdask.kernels.blocks.levels import AUTO_LEVEL, USUAL_LEVEL
 from wkwdask.kernels.blocks.repeats import has_repeats
 
-ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")  # blocks are moved as bits: one type for each size
+# blocks are moved as bits: one type for each size
+ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")
 ORDERS = ("F", "C", "planar", "part", "interleaved channels")
 PATHS = ("compiled", "python")
-LAYOUTS = [(dtype, order, 1 + (n + m) % 3) for n, dtype in enumerate(ITEMSIZE_DTYPES) for m, order in enumerate(ORDERS)]  # block types in turn
+# block types in turn
+LAYOUTS = [(dtype, order, 1 + (n + m) % 3) for n, dtype in enumerate(ITEMSIZE_DTYPES) for m, order in enumerate(ORDERS)]
 
 
 @pytest.fixture(params=PATHS)
@@ -38,7 +41,8 @@ def _take(path, monkeypatch):
 
 
 def _array(shape, dtype, order):
-    """Make an array of one memory order, filled with a value that a forgotten write leaves behind."""
+    """Make an array of one memory order, filled with a value that a forgotten write leaves
+    behind."""
     if order == "planar":  # x fastest, channel slowest
         array = np.empty((shape[0], *shape[:0:-1]), dtype).transpose(0, 3, 2, 1)
     elif order == "part":  # steps of a larger array between its rows
@@ -97,7 +101,8 @@ def _decode_case(dtype, channels, first_channel, taken, block_type, order, corne
         assert (out.base == whole).all() if out.dtype.kind != "f" else np.array_equal(out.base, whole, equal_nan=True)
 
 
-# Corners whose blocks touch the array: inside, across each border, and with only their last or first voxel in it.
+# Corners whose blocks touch the array: inside, across each border, and with only their last or
+# first voxel in it.
 CORNERS = [(0, 0, 0), (1, 2, 3), (-1, 0, 4), (4, -3, -2), (-3, 8, 0), (5, 8, 6), (-3, -3, -3), (2, 5, 3)]
 
 
@@ -130,9 +135,17 @@ def test_decode_any_place(path_name, data):
         channels = data.draw(st.integers(1, 3))
         first = data.draw(st.integers(0, channels - 1))
         _decode_case(
-            data.draw(st.sampled_from(ITEMSIZE_DTYPES)), channels, first, data.draw(st.integers(1, channels - first)), data.draw(st.sampled_from([1, 2, 3])),
-            data.draw(st.sampled_from(ORDERS)), data.draw(st.lists(corner, min_size=1, max_size=4)), data.draw(st.integers(0, 1000)), shape, block_len,
-        )  # fmt: skip
+            data.draw(st.sampled_from(ITEMSIZE_DTYPES)),
+            channels,
+            first,
+            data.draw(st.integers(1, channels - first)),
+            data.draw(st.sampled_from([1, 2, 3])),
+            data.draw(st.sampled_from(ORDERS)),
+            data.draw(st.lists(corner, min_size=1, max_size=4)),
+            data.draw(st.integers(0, 1000)),
+            shape,
+            block_len,
+        )
 
 
 def test_large_blocks(path):
@@ -164,7 +177,9 @@ def _encode_case(array, corners, block_type, level=5, store_zero=True, block_len
             assert size == 0
             continue
         assert decode_block(raw, header, "out", n, end - size).tobytes(order="F") == part.astype(header.dtype).tobytes(order="F")
-        if block_type != 2 or zero:  # LZ4_compress_default and python-lz4 find other matches in the same bytes; both are right
+        if block_type != 2 or zero:
+            # LZ4_compress_default and python-lz4 find other matches in the same bytes; both are
+            # right
             assert raw == encode_block(part, header, level)
     assert found.nonzero == len(corners) - sum(is_zero)
 
@@ -209,7 +224,8 @@ def _encoded(array, corners, block_len, block_type, level):
 
 
 def _textured(data, dtype, size):
-    """Make noise of some width, with copies of a slab, runs of one value, and labels in it; blocks of it lie on both sides of the choice."""
+    """Make noise of some width, with copies of a slab, runs of one value, and labels in it; blocks
+    of it lie on both sides of the choice."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     largest = min(np.iinfo(dtype).max, (1 << 31) - 1)
     array = rng.integers(0, data.draw(st.sampled_from([2, 16, 40, 80, 200, largest])), (size, size, size)).astype(dtype)
@@ -255,7 +271,8 @@ def test_auto_chooses_both(path):
 @pytest.mark.parametrize("width", [3, 5, 7, 8, 9, 10, 15, 30])
 @pytest.mark.parametrize(("dtype", "block_len"), [("uint8", 16), ("uint8", 32), ("uint8", 64), ("uint16", 32), ("float32", 32)])
 def test_auto_costs_few_bytes(path, width, dtype, block_len):
-    """Noise around a gradient, by its standard deviation: LZ4 is used only where LZ4HC is at most a few percent smaller."""
+    """Noise around a gradient, by its standard deviation: LZ4 is used only where LZ4HC is at most a
+    few percent smaller."""
     rng = np.random.default_rng(width)
     array = np.asfortranarray((rng.normal(128, width, (1, 64, 64, 64)) + np.arange(64) / 4).astype(dtype))
     corners = [(x, y, z) for z in range(0, 64, block_len) for y in range(0, 64, block_len) for x in range(0, 64, block_len)]
@@ -391,7 +408,8 @@ def test_table_outside_the_memory(path, start, size, block_type):
         (np.zeros((1, 4, 4, 4), np.uint8), 2, 2),
         (np.zeros((1, 4, 4, 4), np.uint8), 2, -1),
         (np.zeros((1, 4, 4, 4), np.uint8)[:, ::-1], 1, 0),
-        (np.broadcast_to(np.zeros((1, 1, 4, 4), np.uint8), (1, 4, 4, 4)), 1, 0),  # one voxel in many places
+        # one voxel in many places
+        (np.broadcast_to(np.zeros((1, 1, 4, 4), np.uint8), (1, 4, 4, 4)), 1, 0),
         (np.zeros((1, 4, 4, 4), ">u2"), 1, 0),
     ],
 )
@@ -435,7 +453,8 @@ def test_zero_encoding_is_that_of_the_reference(block_type):
 
 @st.composite
 def _zero_streams(draw, nbytes):
-    """LZ4 blocks of zeros in all forms that a decoder takes: any split into literals and matches, any offset, lengths that need more bytes."""
+    """LZ4 blocks of zeros in all forms that a decoder takes: any split into literals and matches,
+    any offset, lengths that need more bytes."""
     raw, done = b"", 0
     while nbytes - done > 12 and draw(st.booleans()):
         literals = draw(st.integers(0 if done else 1, min(nbytes - 12 - done, 300)))

@@ -25,7 +25,8 @@ def compress(values, *, hc=False):
 
 
 def convert(chunks, conversion, nbytes, itemsize=1):
-    """Convert chunks that lie one after another; return those before the first that must be decoded."""
+    """Convert chunks that lie one after another; return those before the first that must be
+    decoded."""
     sizes = np.array([len(chunk) for chunk in chunks], np.int64)
     places, out = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1), np.empty(sizes.sum() + FRAME_NBYTES * len(chunks), np.uint8)
     found = convert_chunks(np.frombuffer(b"".join(chunks), np.uint8), places, conversion, nbytes, itemsize, out)
@@ -44,9 +45,12 @@ def values_with_equal_size(nbytes=64):
 
 
 @given(
-    kinds=st.lists(st.sampled_from(["zeros", "labels", "image", "noise"]), max_size=4), nbytes=st.sampled_from([1, 2, 8, 12, 13, 64, 512, 4096, 40_000]),
-    itemsize=st.sampled_from([1, 2, 4, 8]), hc=st.booleans(), seed=st.integers(0, 9),
-)  # fmt: skip
+    kinds=st.lists(st.sampled_from(["zeros", "labels", "image", "noise"]), max_size=4),
+    nbytes=st.sampled_from([1, 2, 8, 12, 13, 64, 512, 4096, 40_000]),
+    itemsize=st.sampled_from([1, 2, 4, 8]),
+    hc=st.booleans(),
+    seed=st.integers(0, 9),
+)
 def test_framed_blocks_decode_to_their_values_and_back_to_their_bytes(kinds, nbytes, itemsize, hc, seed):
     values = [values_of(kind, nbytes, seed) for kind in kinds]
     blocks = [compress(one, hc=hc) for one in values]

@@ -176,7 +176,8 @@ def test_second_process_loads_cached_code_from_the_chosen_folder(tmp_path):
 
 @pytest.mark.long
 def test_cached_code_loads_without_the_rest_of_numba(tmp_path, cache):
-    """Numba imports what it can compile, SciPy too, once something is compiled: by the same kernel for another type, or by a user's function."""
+    """Numba imports what it can compile, SciPy too, once something is compiled: by the same kernel
+    for another type, or by a user's function."""
     alone = "import sys\nassert not {'scipy.linalg', 'numba.np.linalg'} & set(sys.modules)\n" + NOTHING_COMPILED
     after = """
 source, out = source.astype(np.float64), out.astype(np.float64)
@@ -191,11 +192,13 @@ assert 'numba.np.linalg' in sys.modules
 
 @pytest.mark.long
 def test_folder_that_somebody_else_filled_is_read(tmp_path, cache):
-    """A cache in an image or of a cluster: machine code is loaded from it, and what it lacks is saved in the user's own folder."""
+    """A cache in an image or of a cluster: machine code is loaded from it, and what it lacks is
+    saved in the user's own folder."""
     shared, own = cache, tmp_path / "xdg"
     kept = _files(shared)
     assert kept
-    read_only = f"import os\nallowed = os.access\nos.access = lambda path, mode: {str(shared)!r} not in str(path) and allowed(path, mode)\n"  # also for root
+    # also for root
+    read_only = f"import os\nallowed = os.access\nos.access = lambda path, mode: {str(shared)!r} not in str(path) and allowed(path, mode)\n"
     environment = {"WKWDASK_CACHE_DIR": str(shared), "XDG_CACHE_HOME": str(own)}
     another_type = 'reduce_windows(source.astype(np.float64), (2, 2, 2), "mean", out.astype(np.float64))\n'
     _run(read_only + WITHOUT_LZ4 + NOTHING_COMPILED + another_type, tmp_path, **environment)
@@ -258,7 +261,8 @@ def test_ctrl_c_stays_a_keyboard_interrupt(monkeypatch, cause, calls):
 
 
 def test_python_lz4_on_request(tmp_path):
-    """The fallback never imports the compiled blocks: their cached code crashes without the registered functions of LZ4."""
+    """The fallback never imports the compiled blocks: their cached code crashes without the
+    registered functions of LZ4."""
     check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
     _run(WITH_LZ4 + check, tmp_path, WKWDASK_LZ4="python", WKWDASK_CACHE_DIR=str(compiler.cache_folder() or ""))
 

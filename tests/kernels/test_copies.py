@@ -1,4 +1,5 @@
-"""Copies between blocks and arrays of every memory order equal slices of numpy, also where they transpose tiles or write past the cache."""
+"""Copies between blocks and arrays of every memory order equal slices of numpy, also where they
+transpose tiles or write past the cache."""
 
 from __future__ import annotations
 

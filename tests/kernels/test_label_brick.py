@@ -1,4 +1,5 @@
-"""Components of one brick are those of scipy, and those that touch an open side have the first ids."""
+"""Components of one brick are those of scipy, and those that touch an open side have the first
+ids."""
 
 from __future__ import annotations
 

@@ -105,7 +105,8 @@ def test_one_box(dtype, value_dtype, shape, kind, value_kind, order, topleft, ig
     st.integers(0, 2**32 - 1),
 )
 def test_parts_that_are_merged_are_the_whole(dtype, value_dtype, cuts, kind, value_kind, seed):
-    """Half of the parts go into one table, the others are merged into it; boxes without voxels are parts too."""
+    """Half of the parts go into one table, the others are merged into it; boxes without voxels are
+    parts too."""
     shape, corner = (30, 5, 4), (1 << 20, 7, -3)
     labels = make_labels(dtype, shape, seed, kind)
     values = None if value_dtype is None else voxel_array(value_dtype, (2, *shape), seed, value_kind)

@@ -1,4 +1,5 @@
-"""The blocks of a box and the byte ranges to read for them, against brute force over all blocks of a cube."""
+"""The blocks of a box and the byte ranges to read for them, against brute force over all blocks of
+a cube."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def _check(sizes, low, high, block_len, origin, gap_nbytes, batch_nbytes, start=
 def _cases(draw):
     edge = draw(st.sampled_from([1, 2, 4, 8]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    sizes = rng.integers(0, draw(st.sampled_from([1, 2, 50])), edge**3).tolist()  # empty blocks are for the caller to judge
+    # empty blocks are for the caller to judge
+    sizes = rng.integers(0, draw(st.sampled_from([1, 2, 50])), edge**3).tolist()
     low = tuple(draw(st.integers(0, edge - 1)) for _ in range(3))
     high = tuple(draw(st.integers(a + 1, edge)) for a in low)
     origin = draw(st.tuples(*[st.integers(-100, 100)] * 3))

@@ -9,7 +9,8 @@ from support.references import mapped
 
 from wkwdask.kernels.labels.values import map_ids
 
-# Types of ids, of values and of what is made of them: every size of each, and sizes that grow and shrink. Each triple of sizes takes time to compile.
+# Types of ids, of values and of what is made of them: every size of each, and sizes that grow and
+# shrink. Each triple of sizes takes time to compile.
 LOOPS = [
     ("u1", "u1", "u2"),
     ("u2", "u8", "u4"),

@@ -50,7 +50,8 @@ def mags(tmp_path_factory):
 
 
 def _read(folder, low, size, order, fill_zeros, first, count):
-    """Read into an array of one memory order, filled with a value that a forgotten write leaves behind."""
+    """Read into an array of one memory order, filled with a value that a forgotten write leaves
+    behind."""
     volume = open_cached(folder)
     lengths = dict(zip("cxyz", (count, *size), strict=True))
     out = np.full([lengths[axis] for axis in order], 77, volume.dtype).transpose([order.index(axis) for axis in "cxyz"])
@@ -69,7 +70,8 @@ def test_any_box(mags, data):
     expected = voxels[(slice(first, first + count), *(slice(a, a + n) for a, n in zip(low, size, strict=True)))]
     results = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stored_file.WkwFile, "_read_in_steps", None)  # not called: the compiled call reads all
+        # not called: the compiled call reads all
+        patched.setattr(stored_file.WkwFile, "_read_in_steps", None)
         results.append(_read(folder, low, size, order, fill_zeros, first, count))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stored_file, "read_blocks", lambda *_, **__: -1)
@@ -82,7 +84,8 @@ def test_any_box(mags, data):
 
 @pytest.mark.parametrize("estimate", [0, 1, 100])
 def test_an_estimate_of_stored_bytes_that_is_too_low(mags, tmp_path, monkeypatch, estimate):
-    """Blocks whose first part is hard to compress need more stored bytes than their share: the rest is read then."""
+    """Blocks whose first part is hard to compress need more stored bytes than their share: the rest
+    is read then."""
     rng = np.random.default_rng(estimate)
     voxels = np.zeros((64, 64, 64), np.uint8)
     voxels[:, :, ::32] = rng.integers(0, 256, (64, 64, 2))

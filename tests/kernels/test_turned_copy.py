@@ -15,7 +15,8 @@ DTYPES = ("uint8", "int16", "float32", "uint64")
 
 @st.composite
 def _copies(draw):
-    """Arrays of sides around the length of a tile, some of one voxel, in memory of any order of axes, as parts of larger ones."""
+    """Arrays of sides around the length of a tile, some of one voxel, in memory of any order of
+    axes, as parts of larger ones."""
     shape = draw(st.tuples(st.integers(1, 3), *[st.sampled_from([1, 2, 7, 8, 9, 31, 65])] * 3))
     dtype = draw(st.sampled_from(DTYPES))
 

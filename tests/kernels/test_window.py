@@ -68,7 +68,8 @@ ORACLE = {"mean": _mean, "median": _median, "mode": _mode, "nearest": lambda val
 
 
 def _oracle(source, factor, method, low, high, ignore_zero):
-    """Reduce window by window; voxels of a window come with z fastest, only those inside the box. Returns also which windows have any."""
+    """Reduce window by window; voxels of a window come with z fastest, only those inside the box.
+    Returns also which windows have any."""
     shape = tuple(n // f for n, f in zip(source.shape, factor, strict=True))
     out = np.zeros(shape, source.dtype)
     has_voxels = np.zeros(shape, bool)
@@ -98,8 +99,9 @@ def _check(source, factor, method, low=None, high=None, *, ignore_zero=False):
 def _voxels(dtype, shape, seed, kind):
     """Make voxels of one kind from a seed.
 
-    ``few`` has ties, with zero between negative and positive values; ``noise`` uses every bit of integers; ``extremes`` are the limits of the type,
-    integers that no float64 holds, NaN and infinities; ``finite`` is that without NaN and infinities, which hide all else in a window;
+    ``few`` has ties, with zero between negative and positive values; ``noise`` uses every bit of
+    integers; ``extremes`` are the limits of the type, integers that no float64 holds, NaN and
+    infinities; ``finite`` is that without NaN and infinities, which hide all else in a window;
     ``zeros`` is mostly zeros of either sign, so that windows of nothing else occur.
     """
     dtype, rng = np.dtype(dtype), np.random.default_rng(seed)
@@ -131,7 +133,8 @@ def _shape(factor, windows=(3, 2, 3)):
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
 @pytest.mark.parametrize(("method", "ignore_zero"), WAYS)
 def test_every_factor(dtype, method, ignore_zero):
-    """All factors, each with a whole box, one that cuts the first and last windows, and a random one."""
+    """All factors, each with a whole box, one that cuts the first and last windows, and a random
+    one."""
     rng = np.random.default_rng(3)
     for seed, factor in enumerate(SMALL_FACTORS + LARGE_FACTORS):
         shape = _shape(factor, (3, 2, 3) if factor in SMALL_FACTORS else (2, 1, 2))
@@ -147,7 +150,8 @@ def test_every_factor(dtype, method, ignore_zero):
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
 @given(st.data())
 def test_any_box(dtype, data):
-    """Any factor, boxes anywhere in the source, down to one voxel, and windows wholly outside them."""
+    """Any factor, boxes anywhere in the source, down to one voxel, and windows wholly outside
+    them."""
     factor = data.draw(st.sampled_from(SMALL_FACTORS + LARGE_FACTORS) | st.tuples(*[st.integers(1, 5)] * 3))
     shape = _shape(factor, data.draw(st.tuples(*[st.integers(1, 3)] * 3)))
     source = _voxels(dtype, shape, data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from(KINDS)))
@@ -160,7 +164,8 @@ def test_any_box(dtype, data):
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32"])
 @pytest.mark.parametrize(("method", "ignore_zero"), WAYS)
 def test_any_number_of_voxels(dtype, method, ignore_zero):
-    """Windows of every length up to two vectors, along an axis each, and of ten voxels along all."""
+    """Windows of every length up to two vectors, along an axis each, and of ten voxels along
+    all."""
     for length in [*range(1, 34), 63, 65, 100]:
         for axis in (length % 3, (length + 1) % 3):
             factor = tuple(length if n == axis else 1 for n in range(3))
@@ -204,7 +209,8 @@ def test_sums_of_many_voxels(dtype, ignore_zero):
 
 @pytest.mark.parametrize("dtype", ["uint32", "int32"])
 def test_mean_closer_to_a_half_than_float64_resolves(dtype):
-    """Just below a half above an odd number: it rounds down, while the half would go up to the even number."""
+    """Just below a half above an odd number: it rounds down, while the half would go up to the even
+    number."""
     even = np.iinfo(dtype).max - 1
     shape = (256, 256, 128)
     source = np.full(shape, even, dtype, order="F")
@@ -244,7 +250,8 @@ def test_any_float(dtype, values):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "float32"])
 def test_every_pattern_of_eight(dtype):
-    """Every sorted pattern of eight values, in scrambled order: 128 ways to cut eight into stretches of equal values, with zero in each place."""
+    """Every sorted pattern of eight values, in scrambled order: 128 ways to cut eight into
+    stretches of equal values, with zero in each place."""
     rng = np.random.default_rng(0)
     patterns = [np.cumsum(np.concatenate([[0], steps])) for steps in product((0, 1), repeat=7)]
     patterns += [pattern - zero for pattern in patterns for zero in range(-1, pattern[-1] + 1)]
@@ -256,7 +263,8 @@ def test_every_pattern_of_eight(dtype):
 
 @pytest.mark.parametrize("lowest", [0, -1, -2])
 def test_every_window_of_four(lowest):
-    """All 256 windows of four values out of four, with zero as the lowest, the second and the third of them."""
+    """All 256 windows of four values out of four, with zero as the lowest, the second and the third
+    of them."""
     source = np.array(list(product(range(lowest, lowest + 4), repeat=4)), np.int16).reshape(256, 2, 2).transpose(1, 2, 0)
     for method, ignore_zero in WAYS:
         _check(source, (2, 2, 1), method, ignore_zero=ignore_zero)
@@ -276,7 +284,8 @@ VALUES = [
     ("int64", "median", (-(2**63), -(2**63), 2**63 - 1, 2**63 - 1), 0),  # -0.5
     ("uint64", "median", (2**53 + 1,) * 4, 2**53 + 1),  # webknossos gives 2**53
     ("uint64", "median", (2**64 - 1,) * 4, 2**64 - 1),
-    ("uint64", "mean", (2**64 - 1, 2**64 - 1, 2**64 - 1, 2**64 - 3), 2**64 - 2),  # max - 0.5 goes to the even value
+    # max - 0.5 goes to the even value
+    ("uint64", "mean", (2**64 - 1, 2**64 - 1, 2**64 - 1, 2**64 - 3), 2**64 - 2),
     ("int64", "mean", (-(2**63),) * 4, -(2**63)),
     ("uint32", "mode", (7, 5, 7, 5), 5),  # the smallest value of a tie
     ("uint32", "mode", (9, 0, 3, 1), 0),  # zero is an ordinary value
@@ -288,7 +297,8 @@ VALUES = [
     ("float32", "mode", (np.nan, np.nan, np.nan, 1), 1),  # NaN is no value
     ("float32", "mode", (np.nan, np.nan, np.nan, np.nan), np.nan),
     ("float64", "median", (np.inf, np.inf, 1, 2), np.inf),
-    ("float32", "mean", (2.0**24, 1, 1, 1), 2.0**22),  # each sum is rounded to float32 in turn; float64 would give 2**22 + 0.75
+    # each sum is rounded to float32 in turn; float64 would give 2**22 + 0.75
+    ("float32", "mean", (2.0**24, 1, 1, 1), 2.0**22),
     ("float32", "nearest", (5, 1, 1, 1), 5),
 ]
 

@@ -1,6 +1,8 @@
-"""The real Neuroglancer client in a headless browser, and what it needs: a server of files, and readers of what it decoded.
+"""The real Neuroglancer client in a headless browser, and what it needs: a server of files, and
+readers of what it decoded.
 
-``reading(folder)`` starts all of it; ``Client.read`` returns the voxels of a volume below that folder as the client's own code decoded them.
+``reading(folder)`` starts all of it; ``Client.read`` returns the voxels of a volume below that
+folder as the client's own code decoded them.
 """
 
 from __future__ import annotations
@@ -29,9 +31,17 @@ if TYPE_CHECKING:
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
-    "--headless=new", "--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-background-networking", "--no-first-run",
-    "--window-size=300,300", "--disable-sync", "--disable-component-update", "--disable-dev-shm-usage",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--window-size=300,300",
+    "--disable-sync",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+)
 _SECONDS = 60
 
 
@@ -103,10 +113,12 @@ def serving(folder: str | os.PathLike[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def browsing(url: str, *flags: str) -> Iterator[str]:
-    """Open a page in a headless browser with a fresh profile, the folder that is yielded; the browser and all its processes end with the block."""
+    """Open a page in a headless browser with a fresh profile, the folder that is yielded; the
+    browser and all its processes end with the block."""
     browser = next(filter(None, map(shutil.which, BROWSERS)))
     with tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True) as profile:
-        guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # it ends with this process even if that is killed
+        # it ends with this process even if that is killed
+        guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         command = [*guard, browser, *_FLAGS, *flags, f"--user-data-dir={profile}", url]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
@@ -118,7 +130,8 @@ def browsing(url: str, *flags: str) -> Iterator[str]:
 
 
 def _metres(entry: dict[str, Any]) -> list[float]:
-    """Return the edge lengths of a voxel; the client compares them with its own, which are divided so."""
+    """Return the edge lengths of a voxel; the client compares them with its own, which are divided
+    so."""
     return [length / 1e9 for length in entry["resolution"]]
 
 
@@ -156,7 +169,8 @@ class Client:
         return f"precomputed://{self._url}/{name}"
 
     def read(self, name: str, scale: int = 0) -> np.ndarray:
-        """Read a scale of a volume chunk by chunk; voxels of uint32 and uint64 must be cubes, in chunks of 8 along an edge and more.
+        """Read a scale of a volume chunk by chunk; voxels of uint32 and uint64 must be cubes, in
+        chunks of 8 along an edge and more.
 
         Returns
         -------
@@ -166,7 +180,8 @@ class Client:
         info = json.loads((self._folder / name / "info").read_text())
         entry = info["scales"][scale]
         shape, chunk, dtype = entry["size"], entry["chunk_sizes"][0], np.dtype(info["data_type"])
-        is_recoded = dtype.name in ("uint32", "uint64") and info["num_channels"] == 1  # with blocks of (8, 8, 8) where voxels are cubes
+        # with blocks of (8, 8, 8) where voxels are cubes
+        is_recoded = dtype.name in ("uint32", "uint64") and info["num_channels"] == 1
         self.viewer.block_size = entry.get("compressed_segmentation_block_size", [8, 8, 8] if is_recoded else None)
         layer, found = self._shown(info["type"], self.source(name), _metres(entry), self._dimensions(info, entry))
         out = np.zeros((info["num_channels"], *shape), dtype)
@@ -182,7 +197,8 @@ class Client:
         (level,) = (each for each in levels if each["path"] == mag)
         space = self._space([length / 1e9 for length in reversed(level["coordinateTransformations"][0]["scale"])])
         layer, found = self._shown("image", f"zarr3://{self._url}/{name}/", space.scales, space)
-        self.viewer.block_size = [8, 8, 8] if found.data_type in ("uint32", "uint64") else None  # as in read(): voxels must be cubes
+        # as in read(): voxels must be cubes
+        self.viewer.block_size = [8, 8, 8] if found.data_type in ("uint32", "uint64") else None
         ends = zip(found.lower_bound - found.grid_origin, found.upper_bound - found.grid_origin, found.chunk_shape, strict=True)
         out = np.zeros(found.upper_bound - found.lower_bound, found.data_type)
         for cell, voxels in self._chunks(layer, found, [range(low // edge, -(-high // edge)) for low, high, edge in ends]):
@@ -193,7 +209,8 @@ class Client:
         return out
 
     def _chunks(self, layer: str, found: Any, ranges: Sequence[range]) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-        """Request chunks of all cells (x, y, z) of a box together; yield cell and voxels of each."""
+        """Request chunks of all cells (x, y, z) of a box together; yield cell and voxels of
+        each."""
         with _one_change(self.viewer.config_state):
             futures = {cell: self.viewer._volume_chunk(layer, found, [*cell, *[0] * (found.rank - 3)]) for cell in product(*ranges)}
         wait(futures.values(), _SECONDS)
@@ -220,7 +237,9 @@ class Client:
 
         entry = json.loads((self._folder / image / "info").read_text())["scales"][0]
         drawn: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        for _ in range(3):  # the client's own changes of the state may undo a request, whose caller would wait for ever
+        for _ in range(3):
+            # the client's own changes of the state may undo a request, whose caller would wait for
+            # ever
             with self.viewer.txn() as state:
                 state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=_metres(entry))
                 state.position = [first + n / 2 for first, n in zip(entry["voxel_offset"], entry["size"], strict=True)]
@@ -236,7 +255,8 @@ class Client:
         raise TimeoutError(f"Neuroglancer drew no picture of {image} and {segmentation} in {3 * _SECONDS} s")
 
     def _shown(self, kind: str, source: str, scales: Sequence[float], dimensions: Any) -> tuple[str, Any]:
-        """Show a volume in place of those before it, by ever new names until the client knows one: its own changes of the state may undo ours."""
+        """Show a volume in place of those before it, by ever new names until the client knows one:
+        its own changes of the state may undo ours."""
         deadline = time.monotonic() + _SECONDS
         while True:
             self._count += 1
@@ -257,7 +277,8 @@ class Client:
             state.layers.clear()
             kinds = {"image": neuroglancer.ImageLayer, "segmentation": neuroglancer.SegmentationLayer}
             state.layers[layer] = kinds[kind](source=source)
-            state.layers[layer].visible = False  # decoded on request all the same, and nothing is drawn
+            # decoded on request all the same, and nothing is drawn
+            state.layers[layer].visible = False
 
     @staticmethod
     def _space(scales: Sequence[float]) -> Any:
@@ -280,7 +301,8 @@ def _viewer_class() -> type:
     import neuroglancer
 
     class Viewer(neuroglancer.Viewer):
-        """A viewer that understands replies that are still compressed: the client keeps labels so, and sends what it keeps."""
+        """A viewer that understands replies that are still compressed: the client keeps labels so,
+        and sends what it keeps."""
 
         block_size: Sequence[int] | None = None
 

@@ -1,4 +1,5 @@
-"""Zarr and N5 images that zarr-python 3, tensorstore 0.1 and wkwdask wrote: sound ones verify as sound, and damage is named and repaired."""
+"""Zarr and N5 images that zarr-python 3, tensorstore 0.1 and wkwdask wrote: sound ones verify as
+sound, and damage is named and repaired."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ import wkwdask
 
 
 def writers_of(number, case):
-    """Return some of the writers whose images can have a damage, others for each case; in the nightly profile all."""
+    """Return some of the writers whose images can have a damage, others for each case; in the
+    nightly profile all."""
     fitting = [writer for writer in WRITERS if case.fits(writer)]
     return (fitting[number % len(fitting) :] + fitting[: number % len(fitting)])[:WRITERS_PER_CASE]
 
@@ -52,7 +54,8 @@ def images(tmp_path_factory):
 
 
 def test_the_cases_cover_the_kinds():
-    elsewhere = {"shard.index", "shard.half", "shard.twice", "chunk.twice"}  # of precomputed volumes
+    # of precomputed volumes
+    elsewhere = {"shard.index", "shard.half", "shard.twice", "chunk.twice"}
     kinds_of_arrays = {kind for kind in KINDS_OF_FAULTS if kind.startswith(("level.", "image.", "document.", "chunk.", "shard."))}
     assert kinds_of_arrays - elsewhere == {kind for case in CASES for kind in kinds_of_arrays - elsewhere if kind in case.says}
 
@@ -152,7 +155,8 @@ def test_a_killed_repair_is_completed_by_the_next(images, tmp_path, writer):
 
 
 def test_sound_chunks_beside_a_rebuilt_one_stay(images, tmp_path):
-    """A level that something else wrote is not computed again as a whole, and not at all by a method that contradicts its chunks."""
+    """A level that something else wrote is not computed again as a whole, and not at all by a
+    method that contradicts its chunks."""
     writer = WRITERS[1]
     folder = Path(shutil.copytree(images / writer.name, tmp_path / "image"))
     other = zarr.open_array(folder / writer.paths[1])

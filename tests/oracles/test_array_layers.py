@@ -1,4 +1,5 @@
-"""Layers that the webknossos library stores as Zarr, as it does by default: checks, conversion to WKW, and errors of jobs that cannot write into them.
+"""Layers that the webknossos library stores as Zarr, as it does by default: checks, conversion to
+WKW, and errors of jobs that cannot write into them.
 
 Its arrays extend to whole shards, and ``datasource-properties.json`` states the box of each layer.
 """
@@ -222,7 +223,8 @@ def test_all_layers_goes_on_and_names_what_it_left_out(dataset):
         assert f"{dataset}/flat" in done.stdout
     assert contents(dataset / "color") == before
     assert len(wkwdask.info(dataset / "flat").layers[0].mags) > 1
-    done = run_here("submit", "pyramid", dataset, "--all-layers", "--coarsest", "2", "--cluster", "slurm-array")  # nothing is left to submit
+    # nothing is left to submit
+    done = run_here("submit", "pyramid", dataset, "--all-layers", "--coarsest", "2", "--cluster", "slurm-array")
     assert (done.returncode, "left out: " in done.stderr) == (3, True)
     shutil.rmtree(dataset / "flat")
     document = json.loads((dataset / "datasource-properties.json").read_text())

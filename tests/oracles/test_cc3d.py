@@ -1,4 +1,5 @@
-"""Oracle: cc3d (connected-components-3d) 4.1.1, whose ``statistics`` are those of an array in memory; its centroids are means of indices, not of centers.
+"""Oracle: cc3d (connected-components-3d) 4.1.1, whose ``statistics`` are those of an array in
+memory; its centroids are means of indices, not of centers.
 
 Its memory grows with the largest label: real labels are renumbered by fastremap first.
 """

@@ -1,4 +1,5 @@
-"""Oracles: the reference library wkw 1.1.24 reads repaired mags, and webknossos 4.3.3 opens a rebuilt JSON."""
+"""Oracles: the reference library wkw 1.1.24 reads repaired mags, and webknossos 4.3.3 opens a
+rebuilt JSON."""
 
 from __future__ import annotations
 

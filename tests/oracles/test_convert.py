@@ -1,5 +1,6 @@
-"""Oracles: files that tifffile, imagecodecs, Pillow, h5py, zarr and mrcfile wrote become WKW that the reference library wkw 1.1.24 reads as what they hold;
-what is exported is read by tifffile and zarr. Without wkw, as on the lower bounds, wkwdask reads and writes WKW itself."""
+"""Oracles: files that tifffile, imagecodecs, Pillow, h5py, zarr and mrcfile wrote become WKW that
+the reference library wkw 1.1.24 reads as what they hold; what is exported is read by tifffile and
+zarr. Without wkw, as on the lower bounds, wkwdask reads and writes WKW itself."""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ def test_colors(tmp_path, options):
     for z, section in enumerate(array):
         data = section.transpose(2, 0, 1) if options.get("planarconfig") == "separate" else section
         tifffile.imwrite(tmp_path / "s" / f"{z}.tif", data, photometric="rgb", **options)
-    expected = np.stack([tifffile.imread(tmp_path / "s" / f"{z}.tif") for z in range(3)])  # JPEG loses something
+    # JPEG loses something
+    expected = np.stack([tifffile.imread(tmp_path / "s" / f"{z}.tif") for z in range(3)])
     if options.get("planarconfig") == "separate":
         expected = expected.transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path), expected.transpose(3, 0, 1, 2))
@@ -164,7 +166,8 @@ def test_ome_tiff(tmp_path, axes):
 
 
 def test_a_set_of_ome_tiffs(tmp_path):
-    """Each file describes all of them: one file stands for the set, and in a folder each counts once."""
+    """Each file describes all of them: one file stands for the set, and in a folder each counts
+    once."""
     array = voxels(shape=(3, 20, 30))
     (tmp_path / "s").mkdir()
     data = "".join(f'<TiffData FirstZ="{z}" IFD="0" PlaneCount="1"><UUID FileName="{z}.ome.tif">urn:uuid:{z}</UUID></TiffData>' for z in range(3))
@@ -381,7 +384,8 @@ def test_ome_zarr(tmp_path, version):
     ]
     multiscales = {"multiscales": [{"axes": axes, "datasets": datasets}]}
     group.attrs.update(multiscales if version == 2 else {"ome": {"version": "0.5", **multiscales}})
-    np.testing.assert_array_equal(imported(tmp_path / "a.zarr", tmp_path, voxel_size=None, mag=1), array[0])  # the offset is none of mag 2-2-1
+    # the offset is none of mag 2-2-1
+    np.testing.assert_array_equal(imported(tmp_path / "a.zarr", tmp_path, voxel_size=None, mag=1), array[0])
     assert scale(tmp_path) == [4.0, 8.0, 50.0]
 
 
@@ -455,7 +459,8 @@ def test_imagej_states_the_voxel_size(tmp_path, unit, metadata, expected):
 
 
 def write_ome_set(folder, array, num_files=2):
-    """Write sections (c, z, y, x) as a set of OME-TIFFs of equally many pages, in the order c, z, each file with the description of the whole set."""
+    """Write sections (c, z, y, x) as a set of OME-TIFFs of equally many pages, in the order c, z,
+    each file with the description of the whole set."""
     folder.mkdir()
     channels, depth, height, width = array.shape
     names, per_file = [f"s{n}.ome.tif" for n in range(num_files)], channels * depth // num_files
@@ -573,10 +578,14 @@ def reference(tmp_path, array):
 def _described(folder, array):
     """Write the JSON."""
     layer = {
-        "name": "em", "category": "color", "elementClass": "uint8", "numChannels": len(array), "dataFormat": "wkw",
+        "name": "em",
+        "category": "color",
+        "elementClass": "uint8",
+        "numChannels": len(array),
+        "dataFormat": "wkw",
         "boundingBox": {"topLeft": OFFSET, "width": array.shape[3], "height": array.shape[2], "depth": array.shape[1]},
         "mags": [{"mag": [1, 1, 1], "path": "./em/1"}],
-    }  # fmt: skip
+    }
     document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 5, 35], "unit": "nanometer"}, "dataLayers": [layer]}
     (folder / "datasource-properties.json").write_text(json.dumps(document))
     return folder

@@ -1,4 +1,5 @@
-"""Single damaged bytes in chunks and shards of zarr-python and tensorstore: one with a checksum is found, and no error of other software escapes."""
+"""Single damaged bytes in chunks and shards of zarr-python and tensorstore: one with a checksum is
+found, and no error of other software escapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Oracle: webknossos 4.3.3 opens datasets that wkwdask created and edited, and reads the same metadata."""
+"""Oracle: webknossos 4.3.3 opens datasets that wkwdask created and edited, and reads the same
+metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Levels before the finest one, and shards that are compressed in another way, as tensorstore 0.1.86 and cloud-volume 12 read them."""
+"""Levels before the finest one, and shards that are compressed in another way, as tensorstore
+0.1.86 and cloud-volume 12 read them."""
 
 from __future__ import annotations
 
@@ -36,9 +37,13 @@ def stored(folder, **spec):
 
 @settings(max_examples=max(3, settings.default.max_examples // 5), deadline=None)
 @given(
-    shape=vectors(1, 20), offset=vectors(-30, 30), step=st.sampled_from(STEPS), sharded=st.booleans(), dtype=st.sampled_from(["uint8", "uint32"]),
+    shape=vectors(1, 20),
+    offset=vectors(-30, 30),
+    step=st.sampled_from(STEPS),
+    sharded=st.booleans(),
+    dtype=st.sampled_from(["uint8", "uint32"]),
     seed=st.integers(0, 99),
-)  # fmt: skip
+)
 def test_scale_before_the_finest(tmp_path_factory, shape, offset, step, sharded, dtype, seed):
     folder, array = tmp_path_factory.mktemp("volume") / "v", voxels(shape, dtype, seed)
     options = {"offset": offset, "voxel_size": (8, 8, 40), "chunk_shape": (8, 8, 8), "shard_shape": sharded}

@@ -1,4 +1,5 @@
-"""Oracle: webknossos 4.3 merges the same annotation with its fallback layer, and wkw 1.1.24 reads what was copied and merged."""
+"""Oracle: webknossos 4.3 merges the same annotation with its fallback layer, and wkw 1.1.24 reads
+what was copied and merged."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_merge_fallback(dataset, tmp_path):
     subprocess.run([sys.executable, "-c", THEIRS, path, tmp_path / "theirs", tmp_path], check=True)
     wkwdask.merge(dataset, path, tmp_path / "ours", file_len=4)
     theirs = webknossos.Dataset.open(tmp_path / "theirs").get_layer("seg").get_mag(1).read()
-    with wkw.Dataset.open(str(tmp_path / "ours" / "seg" / "1")) as ours:  # their box has grown to whole files
+    with wkw.Dataset.open(str(tmp_path / "ours" / "seg" / "1")) as ours:
+        # their box has grown to whole files
         np.testing.assert_array_equal(ours.read((0, 0, 0), theirs.shape[1:]), theirs)
     layer = webknossos.Dataset.open(tmp_path / "ours").get_layer("seg")
     assert layer.largest_segment_id == int(theirs.max())

@@ -1,4 +1,5 @@
-"""N5 beside tensorstore 0.1.72 and newer, zarr-python 2.18 (its N5 store, in a separate environment), and zarr-python 3 in a fresh interpreter."""
+"""N5 beside tensorstore 0.1.72 and newer, zarr-python 2.18 (its N5 store, in a separate
+environment), and zarr-python 3 in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def tensorstore(folder, **metadata):
 
 @pytest.mark.parametrize("name", TENSORSTORE)
 def test_tensorstore(tmp_path, name):
-    """tensorstore writes whole blocks at the upper ends, wkwdask truncated ones; each reads both."""
+    """tensorstore writes whole blocks at the upper ends, wkwdask truncated ones; each reads
+    both."""
     theirs = tensorstore(tmp_path / "theirs", dataType="uint16", dimensions=SIZE, blockSize=BLOCK, compression=TENSORSTORE[name])
     theirs.write(ARRAY).result()
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "theirs")[0], ARRAY)
@@ -85,7 +87,8 @@ def _in_a_fresh_interpreter(code, **environment):
 
 
 def test_a_fresh_interpreter(tmp_path):
-    """Cut off blocks, groups without attributes, and several compressions: one hierarchy of Zarr."""
+    """Cut off blocks, groups without attributes, and several compressions: one hierarchy of
+    Zarr."""
     for name in ("gzip", "zstd", "xz"):
         write_dataset(tmp_path / "c.n5" / "volumes" / name, ARRAY, BLOCK, name)
     wkwdask.n5_as_zarr(tmp_path / "c.n5", write=True)
@@ -99,7 +102,8 @@ assert "wkwdask.api" not in sys.modules
     assert json.loads(_in_a_fresh_interpreter(code)) == [[name, *expected] for name in ("gzip", "zstd", "xz")]
 
 
-# ------------------------------------------------------------------------------------------------ zarr 2.18
+# ------------------------------------------------------------------------------------------------
+# zarr 2.18
 
 PACKAGES = ("zarr==2.18.7", "numcodecs==0.15.1", "asciitree", "fasteners", "deprecated", "wrapt")
 WRITER = """

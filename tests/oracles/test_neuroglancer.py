@@ -196,12 +196,14 @@ def test_a_picture_of_real_data(client, shared_data, tmp_path):
     picture = np.asarray(image_of.open(tmp_path / "picture.png").convert("RGB"), int)
     saturated = np.ptp(picture, axis=2) > 20
     assert saturated.mean() > 0.1  # labels in colours
-    assert len(np.unique(picture[saturated], axis=0)) > 1000  # with the image's grey values below them
+    # with the image's grey values below them
+    assert len(np.unique(picture[saturated], axis=0)) > 1000
 
 
 @pytest.mark.parametrize("version", ["0.5", "0.4"])
 def test_zarr_images(client, version):
-    """Pixels of an OME-NGFF image, in shards of Zarr 3 or files of Zarr 2, at their places: coordinates are those of the centers of voxels."""
+    """Pixels of an OME-NGFF image, in shards of Zarr 3 or files of Zarr 2, at their places:
+    coordinates are those of the centers of voxels."""
     pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
     import neuroglancer
 
@@ -223,7 +225,8 @@ def test_zarr_images(client, version):
 
 @pytest.mark.parametrize("compression", ["gzip", "raw"])
 def test_n5(client, compression):
-    """Pixels of an N5 group; the client chooses the resolution. Blocks are truncated at the upper ends, and voxel 0 is shown at 0."""
+    """Pixels of an N5 group; the client chooses the resolution. Blocks are truncated at the upper
+    ends, and voxel 0 is shown at 0."""
     import neuroglancer
 
     voxels = np.random.default_rng(5).integers(0, 255, (60, 45, 37), np.uint8)

@@ -1,7 +1,8 @@
 """Position of the levels of an OME-NGFF image, as tensorstore, ngff-zarr and napari read it.
 
-A cube of whole voxels of the coarsest level is marked in every level. All readers must see its corners in one place, and the shapes of the levels must
-have the exact ratios of their mags, because napari places coarser levels by these alone.
+A cube of whole voxels of the coarsest level is marked in every level. All readers must see its
+corners in one place, and the shapes of the levels must have the exact ratios of their mags, because
+napari places coarser levels by these alone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def _synchronous():
 
 @st.composite
 def layers(draw):
-    """Draw mags, the box of the finest one in mag 1, and the first voxel of the mark in voxels of the coarsest mag."""
+    """Draw mags, the box of the finest one in mag 1, and the first voxel of the mark in voxels of
+    the coarsest mag."""
     mags = [Mag.parse(name) for name in draw(st.sampled_from(LADDERS))]
     topleft = [draw(st.integers(0, 90)) for _ in range(3)]
     # the box contains at least one whole voxel of the coarsest mag
@@ -93,7 +95,8 @@ def levels_by_ngff_zarr(image, keys):
 
 
 def expect_one_place(levels, mags, mark):
-    """Check that all levels begin and end in one place, and that the mark is where it was written."""
+    """Check that all levels begin and end in one place, and that the mark is where it was
+    written."""
     levels = list(levels)
     size = np.array(VOXEL_SIZE)[::-1]
     expected = [(np.array(mark) + shift) * mags[-1].factors for shift in (0, 1)]
@@ -137,8 +140,10 @@ def test_copied_levels(tmp_path_factory, layer, block_len, ngff):
     for mag in mags:
         array, copy = (zarr.open_array(str(folder / name / mag.name), mode="r") for name in ("em.ome.zarr", "copy.ome.zarr"))
         assert (array.shape, dict(array.attrs), place_in_metadata(folder / "em.ome.zarr", mag.name)[1].tolist()) == (
-            copy.shape, dict(copy.attrs), place_in_metadata(folder / "copy.ome.zarr", mag.name)[1].tolist(),
-        )  # fmt: skip
+            copy.shape,
+            dict(copy.attrs),
+            place_in_metadata(folder / "copy.ome.zarr", mag.name)[1].tolist(),
+        )
     box = (*(np.multiply(mark, mags[-1].factors)).tolist(), *(n - (m * f - low) for n, m, f, low in zip(size, mark, mags[-1].factors, topleft, strict=True)))
     wkwdask.copy(folder / "em.ome.zarr", folder / "cut.ome.zarr", bounding_box=box)
     expect_exact_by_all(folder / "cut.ome.zarr", mags, mark)
@@ -161,7 +166,8 @@ def test_levels_that_are_added_begin_with_the_image(tmp_path_factory, layer, ngf
 
 @given(layer=layers().filter(lambda layer: layer[0][0].name == "1"), ngff=st.sampled_from(["0.4", "0.5", "0.6"]))
 def test_levels_added_to_an_image_at_any_voxel_state_their_place(tmp_path_factory, layer, ngff):
-    """The first voxels of coarser levels may begin before the image: scale and translation say where they are."""
+    """The first voxels of coarser levels may begin before the image: scale and translation say
+    where they are."""
     mags, topleft, size, mark = layer
     path = tmp_path_factory.mktemp("place") / "em.ome.zarr"
     array, finest = np.ones(size, np.uint8), np.array(mags[-1].factors)
@@ -184,7 +190,8 @@ def test_levels_added_to_an_image_at_any_voxel_state_their_place(tmp_path_factor
 @pytest.mark.filterwarnings("ignore")  # those of napari and its dependencies
 @pytest.mark.parametrize("ngff", ["0.4", "0.5", "0.6"])
 def test_napari_places_all_levels_alike(tmp_path, ngff, npe2pm):
-    """napari takes scale and translation of the finest level, and the ratios of lengths for the others."""
+    """napari takes scale and translation of the finest level, and the ratios of lengths for the
+    others."""
     pytest.importorskip("napari_ome_zarr", reason="napari-ome-zarr is not installed")
     layers = pytest.importorskip("napari.layers", reason="napari, of the extra napari, is not installed")
     import npe2

@@ -1,6 +1,8 @@
-"""Oracles of single chunks and shards: tensorstore 0.1.86, cloud-volume 12.15.2, compressed-segmentation 2.3.3, compresso 3.3.3, mmh3 5.3.1.
+"""Oracles of single chunks and shards: tensorstore 0.1.86, cloud-volume 12.15.2,
+compressed-segmentation 2.3.3, compresso 3.3.3, mmh3 5.3.1.
 
-Volumes are written and read here with nothing but the records and codecs of the format: a loop over chunks is all that is between them and files.
+Volumes are written and read here with nothing but the records and codecs of the format: a loop over
+chunks is all that is between them and files.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from wkwdask.formats.precomputed.sharding import Sharding, murmurhash3, parse_mi
 from wkwdask.formats.precomputed.writable import check_writable
 from wkwdask.model.json_text import format_json
 
-SIZE, OFFSET, CHUNK = (21, 13, 6), (-7, 3, 5), (8, 8, 4)  # the last chunks are cut, and the first voxel lies below 0
+# the last chunks are cut, and the first voxel lies below 0
+SIZE, OFFSET, CHUNK = (21, 13, 6), (-7, 3, 5), (8, 8, 4)
 ALL_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")
 FEW = settings.get_profile("few")
 
@@ -101,12 +104,16 @@ SHARDINGS = [None] + [
 ]
 FORMS = [
     # encoding, type, channels, sharding
-    *[("raw", dtype, 1, None) for dtype in ALL_DTYPES], ("raw", "uint16", 3, SHARDINGS[1]),
+    *[("raw", dtype, 1, None) for dtype in ALL_DTYPES],
+    ("raw", "uint16", 3, SHARDINGS[1]),
     *[("compressed_segmentation", dtype, channels, None) for dtype in ("uint32", "uint64") for channels in (1, 2)],
     *[("compressed_segmentation", "uint64", 1, sharding) for sharding in SHARDINGS[1:]],
-    *[("png", dtype, channels, None) for dtype in ("uint8", "uint16") for channels in (1, 2, 3, 4)], ("png", "uint16", 1, SHARDINGS[2]),
-    ("jpeg", "uint8", 1, None), ("jpeg", "uint8", 3, None), ("jpeg", "uint8", 1, SHARDINGS[1]),
-]  # fmt: skip
+    *[("png", dtype, channels, None) for dtype in ("uint8", "uint16") for channels in (1, 2, 3, 4)],
+    ("png", "uint16", 1, SHARDINGS[2]),
+    ("jpeg", "uint8", 1, None),
+    ("jpeg", "uint8", 3, None),
+    ("jpeg", "uint8", 1, SHARDINGS[1]),
+]
 IDS = [f"{encoding}-{dtype}-{channels}-{sharding and (sharding.hash, sharding.data_encoding)}" for encoding, dtype, channels, sharding in FORMS]
 
 
@@ -148,17 +155,23 @@ def _tensorstore_volume(ts, folder, encoding, dtype, channels, sharding):
         scale["compressed_segmentation_block_size"] = (8, 8, 8)
     if sharding is not None:
         scale["sharding"] = {
-            "@type": "neuroglancer_uint64_sharded_v1", "preshift_bits": sharding.preshift_bits, "minishard_bits": sharding.minishard_bits,
-            "shard_bits": sharding.shard_bits, "hash": sharding.hash, "minishard_index_encoding": sharding.minishard_index_encoding,
+            "@type": "neuroglancer_uint64_sharded_v1",
+            "preshift_bits": sharding.preshift_bits,
+            "minishard_bits": sharding.minishard_bits,
+            "shard_bits": sharding.shard_bits,
+            "hash": sharding.hash,
+            "minishard_index_encoding": sharding.minishard_index_encoding,
             "data_encoding": sharding.data_encoding,
-        }  # fmt: skip
+        }
     return ts.open(
         {
-            "driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(folder)}, "scale_metadata": scale,
+            "driver": "neuroglancer_precomputed",
+            "kvstore": {"driver": "file", "path": str(folder)},
+            "scale_metadata": scale,
             "multiscale_metadata": {"type": "image", "data_type": dtype, "num_channels": channels},
         },
         create=True,
-    ).result()  # fmt: skip
+    ).result()
 
 
 @pytest.mark.needs("tensorstore")
@@ -239,10 +252,18 @@ def test_murmurhash(keys):
 
 
 CLOUD_VOLUME = [
-    # encoding, type; of one channel, since its images of several are transposed; its png needs another package
-    ("raw", "uint16"), ("raw", "float32"), ("compressed_segmentation", "uint32"), ("compressed_segmentation", "uint64"),
-    ("compresso", "uint8"), ("compresso", "uint32"), ("compresso", "uint64"),  ("jpeg", "uint8"), ("jxl", "uint8"),
-]  # fmt: skip
+    # encoding, type; of one channel, since its images of several are transposed; its png needs
+    # another package
+    ("raw", "uint16"),
+    ("raw", "float32"),
+    ("compressed_segmentation", "uint32"),
+    ("compressed_segmentation", "uint64"),
+    ("compresso", "uint8"),
+    ("compresso", "uint32"),
+    ("compresso", "uint64"),
+    ("jpeg", "uint8"),
+    ("jxl", "uint8"),
+]
 
 
 @pytest.mark.needs("cloudvolume")
@@ -278,9 +299,14 @@ def test_shards_of_cloud_volume(tmp_path, sharding):
     volume = cloudvolume.CloudVolume(f"file://{tmp_path}", progress=False, cache=False)
     np.testing.assert_array_equal(np.asarray(volume[:])[..., 0], array[0])
     spec = module.ShardingSpecification(
-        "neuroglancer_uint64_sharded_v1", sharding.preshift_bits, sharding.hash, sharding.minishard_bits, sharding.shard_bits,
-        sharding.minishard_index_encoding, sharding.data_encoding,
-    )  # fmt: skip
+        "neuroglancer_uint64_sharded_v1",
+        sharding.preshift_bits,
+        sharding.hash,
+        sharding.minishard_bits,
+        sharding.shard_bits,
+        sharding.minishard_index_encoding,
+        sharding.data_encoding,
+    )
     for file in (tmp_path / scale.key).iterdir():
         chunks = read_shard(file.read_bytes(), sharding)
         assert read_shard(module.synthesize_shard_file(spec, chunks), sharding) == chunks
@@ -289,9 +315,11 @@ def test_shards_of_cloud_volume(tmp_path, sharding):
 @pytest.mark.needs("tensorstore")
 @settings(FEW)
 @given(
-    st.tuples(*[st.integers(1, 30)] * 3), st.tuples(*[st.integers(-50, 50)] * 3), st.tuples(*[st.sampled_from([1, 3, 8, 16])] * 3),
+    st.tuples(*[st.integers(1, 30)] * 3),
+    st.tuples(*[st.integers(-50, 50)] * 3),
+    st.tuples(*[st.sampled_from([1, 3, 8, 16])] * 3),
     st.sampled_from([0, 64, 1 << 12]),
-)  # fmt: skip
+)
 def test_any_geometry(tmp_path_factory, size, offset, chunk, target):
     """tensorstore and we agree on the place of every voxel, for chunks and for chosen shards."""
     import tensorstore as ts

@@ -1,6 +1,8 @@
-"""Oracle: tensorstore 0.1.86, for pyramids, copies and conversions of precomputed volumes at any place, below 0 too.
+"""Oracle: tensorstore 0.1.86, for pyramids, copies and conversions of precomputed volumes at any
+place, below 0 too.
 
-Each scale is compared with tensorstore's ``downsample`` of the one before it, and read by tensorstore's own driver.
+Each scale is compared with tensorstore's ``downsample`` of the one before it, and read by
+tensorstore's own driver.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def scales_of(folder):
 
 
 def blobs(shape, dtype, seed):
-    """Voxels with many equal neighbours, zeros, and noise, so that windows have ties and chunks are absent."""
+    """Voxels with many equal neighbours, zeros, and noise, so that windows have ties and chunks are
+    absent."""
     random = np.random.default_rng(seed)
     coarse = random.integers(0, 7, [-(-n // 3) for n in shape[1:]])
     labels = coarse.repeat(3, 0).repeat(3, 1).repeat(3, 2)[: shape[1], : shape[2], : shape[3]]

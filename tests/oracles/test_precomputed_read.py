@@ -1,4 +1,5 @@
-"""Volumes that tensorstore (0.1.86) and cloud-volume (12.15) write: every type and encoding that they know, sharded and not, read here voxel for voxel."""
+"""Volumes that tensorstore (0.1.86) and cloud-volume (12.15) write: every type and encoding that
+they know, sharded and not, read here voxel for voxel."""
 
 from __future__ import annotations
 
@@ -48,14 +49,21 @@ def voxels(dtype, channels, shape=SHAPE, seed=0):
 
 def write_with_tensorstore(folder, array, encoding, sharding, offset=OFFSET, chunk=(16, 16, 8), **scale):
     spec = {
-        "driver": "neuroglancer_precomputed", "kvstore": {"driver": "file", "path": str(folder)}, "create": True,
+        "driver": "neuroglancer_precomputed",
+        "kvstore": {"driver": "file", "path": str(folder)},
+        "create": True,
         "multiscale_metadata": {"type": "image", "data_type": array.dtype.name, "num_channels": len(array)},
         "scale_metadata": {
-            "size": array.shape[1:], "voxel_offset": offset, "chunk_size": chunk, "encoding": encoding, "resolution": [4, 4.5, 40], **scale,
+            "size": array.shape[1:],
+            "voxel_offset": offset,
+            "chunk_size": chunk,
+            "encoding": encoding,
+            "resolution": [4, 4.5, 40],
+            **scale,
             **({} if sharding is None else {"sharding": {"@type": "neuroglancer_uint64_sharded_v1", **sharding}}),
             **({"compressed_segmentation_block_size": [8, 7, 4]} if encoding == "compressed_segmentation" else {}),
         },
-    }  # fmt: skip
+    }
     opened = ts.open(spec).result()
     opened.write(array.transpose(1, 2, 3, 0)).result()
     return opened
@@ -93,10 +101,13 @@ def test_any_geometry(tmp_path_factory, data):
     bits = sum((-(-n // edge) - 1).bit_length() for n, edge in zip(size, chunk, strict=True))
     preshift, minishard = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))
     sharding = {
-        "preshift_bits": preshift, "minishard_bits": minishard, "shard_bits": data.draw(st.integers(0, max(0, bits - preshift - minishard) + 1)),
+        "preshift_bits": preshift,
+        "minishard_bits": minishard,
+        "shard_bits": data.draw(st.integers(0, max(0, bits - preshift - minishard) + 1)),
         "hash": data.draw(st.sampled_from(["identity", "murmurhash3_x86_128"])),
-        "minishard_index_encoding": data.draw(st.sampled_from(["raw", "gzip"])), "data_encoding": data.draw(st.sampled_from(["raw", "gzip"])),
-    }  # fmt: skip
+        "minishard_index_encoding": data.draw(st.sampled_from(["raw", "gzip"])),
+        "data_encoding": data.draw(st.sampled_from(["raw", "gzip"])),
+    }
     array = voxels(data.draw(st.sampled_from(["uint16", "uint64"])), data.draw(st.integers(1, 2)), size)
     encoding = "raw" if array.dtype == np.uint16 else data.draw(st.sampled_from(["raw", "compressed_segmentation"]))
     offset = data.draw(st.tuples(*[st.integers(-1000, 1000)] * 3))
@@ -115,7 +126,8 @@ def test_a_second_scale_and_chunk_size(tmp_path):
     np.testing.assert_array_equal(wkwdask.read(tmp_path, mag="4_4.5_40"), array)
 
 
-# ------------------------------------------------------------------------------------------------ cloud-volume
+# ------------------------------------------------------------------------------------------------
+# cloud-volume
 
 
 def write_with_cloud_volume(folder, array, encoding, *, sharding=None, compress=None, offset=OFFSET, chunk=(16, 16, 8)):
@@ -123,9 +135,15 @@ def write_with_cloud_volume(folder, array, encoding, *, sharding=None, compress=
         warnings.simplefilter("ignore")  # it uses what others have deprecated
         cloudvolume = pytest.importorskip("cloudvolume", reason="the oracle")
         info = cloudvolume.CloudVolume.create_new_info(
-            num_channels=len(array), layer_type="segmentation" if array.dtype.itemsize > 2 else "image", data_type=array.dtype.name, encoding=encoding,
-            resolution=[4, 4, 40], voxel_offset=list(offset), volume_size=list(array.shape[1:]), chunk_size=list(chunk),
-        )  # fmt: skip
+            num_channels=len(array),
+            layer_type="segmentation" if array.dtype.itemsize > 2 else "image",
+            data_type=array.dtype.name,
+            encoding=encoding,
+            resolution=[4, 4, 40],
+            voxel_offset=list(offset),
+            volume_size=list(array.shape[1:]),
+            chunk_size=list(chunk),
+        )
         volume = cloudvolume.CloudVolume(f"file://{folder}", info=info, compress=compress, progress=False, non_aligned_writes=False, fill_missing=True)
         if sharding is not None:
             spec = {"@type": "neuroglancer_uint64_sharded_v1", **sharding}
@@ -151,7 +169,8 @@ def test_cloud_volume(tmp_path, dtype, encoding, compress):
     np.testing.assert_array_equal(wkwdask.read(tmp_path), array)
     report = wkwdask.verify(tmp_path)
     assert report.is_sound, str(report)
-    assert not [fault for fault in report.faults if fault.kind != "info.absent"], str(report)  # it writes no @type
+    # it writes no @type
+    assert not [fault for fault in report.faults if fault.kind != "info.absent"], str(report)
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS[1:])
@@ -163,14 +182,16 @@ def test_cloud_volume_shards(tmp_path, sharding, dtype, encoding):
     bits = 2 + 1 + 1  # a grid of 4 x 2 x 2 chunks
     if sharding["hash"] != "identity":
         sharding = {**sharding, "shard_bits": 0}
-    sharding = {**sharding, "shard_bits": 0, "minishard_bits": bits - sharding["preshift_bits"]}  # one shard is one write
+    # one shard is one write
+    sharding = {**sharding, "shard_bits": 0, "minishard_bits": bits - sharding["preshift_bits"]}
     with contextlib.suppress(NotImplementedError):
         write_with_cloud_volume(tmp_path, array, encoding, sharding=sharding, offset=(0, 0, 0))
     np.testing.assert_array_equal(wkwdask.read(tmp_path), array)
     assert wkwdask.verify(tmp_path).is_sound
 
 
-# ------------------------------------------------------------------------------------------------ remote
+# ------------------------------------------------------------------------------------------------
+# remote
 
 
 @pytest.mark.parametrize("sharding", [0, 1, 2])
@@ -220,7 +241,8 @@ def test_s3(tmp_path, s3, sharding):
 
 @pytest.fixture(scope="module")
 def gs():
-    """An emulator of Google Cloud Storage with a bucket, in a thread of the tests; yields its URL for uploads."""
+    """An emulator of Google Cloud Storage with a bucket, in a thread of the tests; yields its URL
+    for uploads."""
     pytest.importorskip("obstore", reason="reads gs")
     server_of = pytest.importorskip("gcp_storage_emulator.server", reason="serves Google Cloud Storage")
     with socket.create_server(("127.0.0.1", 0)) as free:

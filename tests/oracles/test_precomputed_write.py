@@ -1,6 +1,8 @@
-"""Oracles: tensorstore 0.1.86 and cloud-volume 12.15.2 read the precomputed volumes that are written here, voxel for voxel and at their absolute places.
+"""Oracles: tensorstore 0.1.86 and cloud-volume 12.15.2 read the precomputed volumes that are
+written here, voxel for voxel and at their absolute places.
 
-Each knows encodings that the other does not. cloud-volume reads pictures of several channels wrong, its own too, so these are tensorstore's alone.
+Each knows encodings that the other does not. cloud-volume reads pictures of several channels wrong,
+its own too, so these are tensorstore's alone.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def smooth(channels):
 
 
 def write(array, folder, **options):
-    """Write, where the packages of the encoding are there; what the viewer would show wrong is no matter here."""
+    """Write, where the packages of the encoding are there; what the viewer would show wrong is no
+    matter here."""
     package = NEEDS.get(options.get("encoding", ""))
     if package:
         pytest.importorskip(package, reason=f"{options['encoding']} needs the extra precomputed")
@@ -138,7 +141,8 @@ def test_cloudvolume_reads_its_encodings(tmp_path, how):
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_both_read_sections_that_became_a_volume(tmp_path, sharded):
-    """Pictures become a scale in one step, with chunks that are no powers of two; a box of them too."""
+    """Pictures become a scale in one step, with chunks that are no powers of two; a box of them
+    too."""
     array = voxels("uint8", 1)
     (tmp_path / "sections").mkdir()
     for z, section in enumerate(array[0].T):
@@ -157,7 +161,8 @@ def test_both_read_sections_that_became_a_volume(tmp_path, sharded):
 
 
 def test_both_read_a_volume_of_several_scales(tmp_path):
-    """Further scales are found by resolution and place; a chunk larger than the volume is cut off."""
+    """Further scales are found by resolution and place; a chunk larger than the volume is cut
+    off."""
     array = voxels("uint64", 1)
     write(array, tmp_path / "seg", shard_shape=True)
     write(array[:, ::2, ::2], tmp_path / "seg", voxel_size=None, mag="2-2-1", offset=(-10, 4, -3), chunk_shape=(64, 64, 64))
@@ -172,14 +177,22 @@ sizes = st.tuples(*(st.integers(1, 40),) * 3)
 
 
 @given(
-    size=sizes, chunk=st.tuples(*(st.integers(1, 24),) * 3), cuts=sizes, offset=st.tuples(*(st.integers(-50, 50),) * 3), within=st.none() | st.integers(0, 9),
-    channels=st.integers(1, 2), is_gzip=st.booleans(), seed=st.integers(0, 5), in_memory=st.booleans(),
-)  # fmt: skip
+    size=sizes,
+    chunk=st.tuples(*(st.integers(1, 24),) * 3),
+    cuts=sizes,
+    offset=st.tuples(*(st.integers(-50, 50),) * 3),
+    within=st.none() | st.integers(0, 9),
+    channels=st.integers(1, 2),
+    is_gzip=st.booleans(),
+    seed=st.integers(0, 5),
+    in_memory=st.booleans(),
+)
 @example(size=(40, 1, 40), chunk=(3, 7, 5), cuts=(7, 1, 40), offset=(-1, 0, 0), within=5, channels=1, is_gzip=True, seed=0, in_memory=False)
 @settings(max_examples=int(os.environ.get("WKWDASK_GEOMETRIES", "15")))
 def test_tensorstore_reads_any_geometry(tmp_path_factory, size, chunk, cuts, offset, within, channels, is_gzip, seed, in_memory):
     """Chunks of any size, shards of any bits, arrays in any chunks."""
-    chunk = tuple(max(edge, -(-n // 12)) for edge, n in zip(chunk, size, strict=True))  # thousands of files show nothing more
+    # thousands of files show nothing more
+    chunk = tuple(max(edge, -(-n // 12)) for edge, n in zip(chunk, size, strict=True))
     array = voxels("uint16", channels, size, seed)
     sharded = False
     if within is not None:

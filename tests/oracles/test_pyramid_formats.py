@@ -1,4 +1,5 @@
-"""Oracle: tensorstore 0.1.86 reads the levels of pyramids in OME-NGFF, N5 and precomputed, and its ``downsample`` makes the same of each level before."""
+"""Oracle: tensorstore 0.1.86 reads the levels of pyramids in OME-NGFF, N5 and precomputed, and its
+``downsample`` makes the same of each level before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Oracle: the reference library wkw 1.1.24 reads rechunked mags of any lengths, compression, box and type."""
+"""Oracle: the reference library wkw 1.1.24 reads rechunked mags of any lengths, compression, box
+and type."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ NUM_CASES = int(os.environ.get("WKWDASK_RECHUNKS", "60"))
 def random_case(random):
     """Draw a geometry, and an array that does not fill it."""
     block_len, file_len = (int(2**n) for n in random.integers([1, 0], [6, 5]))
-    file_len = min(file_len, 64 // block_len)  # a raw file of 512^3 voxels would hold a gigabyte of zeros
+    # a raw file of 512^3 voxels would hold a gigabyte of zeros
+    file_len = min(file_len, 64 // block_len)
     return {"block_len": block_len, "file_len": file_len, "compression": str(random.choice(list(COMPRESSIONS)))}
 
 

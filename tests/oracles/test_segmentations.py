@@ -1,4 +1,5 @@
-"""Oracles: components on real data equal those of cc3d 4 and scipy, and merges those of webknossos 4."""
+"""Oracles: components on real data equal those of cc3d 4 and scipy, and merges those of webknossos
+4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``verify`` of sound volumes of zarr-python 3, tensorstore 0.1, ngff-zarr and ome-zarr reports nothing: all codecs, edges and fill values."""
+"""``verify`` of sound volumes of zarr-python 3, tensorstore 0.1, ngff-zarr and ome-zarr reports
+nothing: all codecs, edges and fill values."""
 
 from __future__ import annotations
 
@@ -18,18 +19,30 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 import wkwdask
 
-VOXELS = np.random.default_rng(0).integers(1, 200, (21, 30, 41)).astype(np.uint16)  # no multiple of a chunk
+# no multiple of a chunk
+VOXELS = np.random.default_rng(0).integers(1, 200, (21, 30, 41)).astype(np.uint16)
 CHUNKS = (8, 8, 16)
 STORED = slice(0, 16)  # the other chunks are missing
 COMPRESSORS_V3 = {
-    "raw": None, "gzip": GzipCodec(), "zstd": ZstdCodec(), "zstd with checksum": ZstdCodec(checksum=True), "blosc lz4": BloscCodec(cname="lz4"),
-    "blosc zstd": BloscCodec(cname="zstd", shuffle="bitshuffle"), "crc32c": Crc32cCodec(),
-}  # fmt: skip
+    "raw": None,
+    "gzip": GzipCodec(),
+    "zstd": ZstdCodec(),
+    "zstd with checksum": ZstdCodec(checksum=True),
+    "blosc lz4": BloscCodec(cname="lz4"),
+    "blosc zstd": BloscCodec(cname="zstd", shuffle="bitshuffle"),
+    "crc32c": Crc32cCodec(),
+}
 NUMCODECS_V3 = ("Zlib", "BZ2", "LZMA", "LZ4", "Zstd")
 COMPRESSORS_V2 = {
-    "raw": None, "zlib": numcodecs.Zlib(), "gzip": numcodecs.GZip(), "bz2": numcodecs.BZ2(), "lzma": numcodecs.LZMA(), "zstd": numcodecs.Zstd(),
-    "blosc": numcodecs.Blosc(), "lz4": numcodecs.LZ4(),
-}  # fmt: skip
+    "raw": None,
+    "zlib": numcodecs.Zlib(),
+    "gzip": numcodecs.GZip(),
+    "bz2": numcodecs.BZ2(),
+    "lzma": numcodecs.LZMA(),
+    "zstd": numcodecs.Zstd(),
+    "blosc": numcodecs.Blosc(),
+    "lz4": numcodecs.LZ4(),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +77,8 @@ def test_codecs_of_numcodecs_in_zarr_3(tmp_path):
         warnings.simplefilter("ignore")  # not part of the specification
         for name in NUMCODECS_V3:
             check_array(tmp_path / name, compressors=[getattr(codecs, name)()])
-        check_array(tmp_path / "delta", filters=[codecs.Delta(dtype="uint16")])  # read by zarr-python
+        # read by zarr-python
+        check_array(tmp_path / "delta", filters=[codecs.Delta(dtype="uint16")])
 
 
 @pytest.mark.parametrize("name", COMPRESSORS_V2)

@@ -1,6 +1,8 @@
-"""WKW blocks that became chunks of Zarr, as other software reads them. Neuroglancer's client reads some in ``test_neuroglancer``.
+"""WKW blocks that became chunks of Zarr, as other software reads them. Neuroglancer's client reads
+some in ``test_neuroglancer``.
 
-Tested with zarr-python 3.1.6 and 3.4.2, tensorstore 0.1.86, zarrs 0.2.3, ngff-zarr 0.50 and numcodecs 0.3.2 of JavaScript.
+Tested with zarr-python 3.1.6 and 3.4.2, tensorstore 0.1.86, zarrs 0.2.3, ngff-zarr 0.50 and
+numcodecs 0.3.2 of JavaScript.
 """
 
 from __future__ import annotations
@@ -21,16 +23,24 @@ import wkwdask
 zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
 
 CASES = [  # type, channels, block length, file length, compression, offset
-    ("uint8", 1, 32, 2, "lz4", (3, 5, 40)), ("int8", 3, 4, 4, "lz4hc", (0, 0, 0)), ("uint16", 1, 1, 32, "lz4", (7, 0, 2)),
-    ("int16", 2, 2, 16, "raw", (1, 40, 9)), ("uint32", 1, 8, 8, "lz4hc", (64, 0, 65)), ("int32", 1, 64, 1, "lz4", (70, 2, 0)),
-    ("uint64", 1, 16, 2, "lz4", (5, 6, 7)), ("int64", 1, 8, 1, "raw", (8, 8, 9)), ("float32", 3, 8, 2, "lz4", (0, 3, 100)),
-    ("float64", 1, 128, 1, "lz4", (3, 0, 0)), ("uint8", 1, 1, 128, "lz4", (130, 1, 2)),
-]  # fmt: skip
+    ("uint8", 1, 32, 2, "lz4", (3, 5, 40)),
+    ("int8", 3, 4, 4, "lz4hc", (0, 0, 0)),
+    ("uint16", 1, 1, 32, "lz4", (7, 0, 2)),
+    ("int16", 2, 2, 16, "raw", (1, 40, 9)),
+    ("uint32", 1, 8, 8, "lz4hc", (64, 0, 65)),
+    ("int32", 1, 64, 1, "lz4", (70, 2, 0)),
+    ("uint64", 1, 16, 2, "lz4", (5, 6, 7)),
+    ("int64", 1, 8, 1, "raw", (8, 8, 9)),
+    ("float32", 3, 8, 2, "lz4", (0, 3, 100)),
+    ("float64", 1, 128, 1, "lz4", (3, 0, 0)),
+    ("uint8", 1, 1, 128, "lz4", (130, 1, 2)),
+]
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Folders of images, each with its voxels (c, z, y, x) from the first one of the array, and the edge of its blocks."""
+    """Folders of images, each with its voxels (c, z, y, x) from the first one of the array, and the
+    edge of its blocks."""
     folder, found = tmp_path_factory.mktemp("spliced"), []
     with dask.config.set(scheduler="synchronous"):
         for number, (dtype, channels, block_len, file_len, compression, offset) in enumerate(CASES):
@@ -85,7 +95,8 @@ def read_by_ngff_zarr(image):
 @pytest.mark.parametrize("read", [read_by_zarr, read_by_zarrs, read_by_tensorstore, read_by_ngff_zarr])
 def test_voxels(images, read):
     for image, expected in images:
-        if read is read_by_ngff_zarr and zarr.open_array(str(image / "1"), mode="r").chunks[-1] < 4:  # it reads by tasks of a chunk
+        if read is read_by_ngff_zarr and zarr.open_array(str(image / "1"), mode="r").chunks[-1] < 4:
+            # it reads by tasks of a chunk
             continue
         found = read(image)
         found = found if found.ndim == 4 else found[np.newaxis]

@@ -1,7 +1,9 @@
-"""Oracle: tensorstore 0.1.86, whose ``downsample`` shares our rules for mean, mode, min, max and (as ``stride``) nearest.
+"""Oracle: tensorstore 0.1.86, whose ``downsample`` shares our rules for mean, mode, min, max and
+(as ``stride``) nearest.
 
-The oracle gets the array at its absolute place, so that its windows are anchored at absolute voxel 0 as ours are. It drops windows whose lowest voxel
-lies outside the array for ``stride``; there only its own domain is compared. NaN is where the two are allowed to differ: see the last test.
+The oracle gets the array at its absolute place, so that its windows are anchored at absolute voxel
+0 as ours are. It drops windows whose lowest voxel lies outside the array for ``stride``; there only
+its own domain is compared. NaN is where the two are allowed to differ: see the last test.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ OFFSETS = ((0, 0, 0), (5, 3, 7), (16, 0, 15), (31, 33, 1))
 
 
 def random_voxels(dtype, shape, seed):
-    """Full-range noise, with a region of few values so that modes and ties are frequent, and a region of zeros."""
+    """Full-range noise, with a region of few values so that modes and ties are frequent, and a
+    region of zeros."""
     random = np.random.default_rng(seed)
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
@@ -77,7 +80,8 @@ def check_ladder(folder, array, offset, factors, method):
         np.testing.assert_array_equal(ours[inside], voxels, err_msg=f"{method} {mag.tolist()} at {offset}")
         if method != "nearest":
             assert voxels.shape == ours.shape
-        # The oracle starts from our own mag, so that a window that it dropped is there in the next; it sums floats in the order of the memory.
+        # The oracle starts from our own mag, so that a window that it dropped is there in the next;
+        # it sums floats in the order of the memory.
         expected = ts.array(np.ascontiguousarray(ours))[ts.d[:].label["x", "y", "z"].translate_to[low.tolist()]]
 
 
@@ -107,7 +111,8 @@ def test_every_factor_and_offset(tmp_path, voxel_size, coarsest, factors, offset
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("mags", "factors"), JUMPS)
 def test_jumps(tmp_path, mags, factors, method):
-    """Windows longer than 2. The array is so long that the box cuts no window on both sides: what the oracle makes of such a window is not its value."""
+    """Windows longer than 2. The array is so long that the box cuts no window on both sides: what
+    the oracle makes of such a window is not its value."""
     for n, (dtype, offset) in enumerate(zip(("uint8", "int64", "float32"), OFFSETS[1:], strict=True)):
         array = random_voxels(dtype, (37, 42, 51), n)
         folder = tmp_path / dtype
@@ -152,7 +157,8 @@ def test_large_regions_in_several_tasks(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nan(tmp_path, dtype):
-    """NaN propagates in mean, as in the oracle. In min and max it does here too, at any position; the oracle's comparisons depend on the order."""
+    """NaN propagates in mean, as in the oracle. In min and max it does here too, at any position;
+    the oracle's comparisons depend on the order."""
     array = np.arange(8, dtype=dtype).reshape(2, 2, 2)
     for place in range(8):
         damaged = array.copy()

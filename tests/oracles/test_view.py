@@ -83,5 +83,6 @@ def test_the_first_view_shows_both_layers(dataset):
     with wkwdask.view(dataset) as view:
         picture, messages = asyncio.run(look(view.url, has_colors))
     colored = picture[np.ptp(picture.astype(int), axis=2) > 20]
-    assert len(np.unique(colored, axis=0)) > 500  # labels in colors, with the gray values of the image
+    # labels in colors, with the gray values of the image
+    assert len(np.unique(colored, axis=0)) > 500
     assert [text for kind, text in messages if kind in ("error", "warning") and "GPU stall" not in text and "WebGL" not in text] == []

@@ -1,4 +1,5 @@
-"""The pixels of Neuroglancer's canvas are the voxels that ``wkwdask.read`` reads, however ``wkwdask view`` serves them."""
+"""The pixels of Neuroglancer's canvas are the voxels that ``wkwdask.read`` reads, however ``wkwdask
+view`` serves them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ VOXEL_SIZE = (11.0, 11.0, 22.0)
 PIXELS = (4, 4, 8)  # of a voxel of mag 1; half a voxel too far is seen
 SECONDS = 20
 PLACED = {"offset": TOPLEFT, "voxel_size": VOXEL_SIZE}
-HARMLESS = r"GPU stall|WebGL|404 .*/(attributes\.json|\.zarray)$"  # the client looks for such files in each folder
+# the client looks for such files in each folder
+HARMLESS = r"GPU stall|WebGL|404 .*/(attributes\.json|\.zarray)$"
 MARGIN = 8  # pixels around the voxels
 PLAIN = {"crossSectionScale": 1 / PIXELS[0], "crossSectionBackgroundColor": "#000000"}
 PLAIN |= dict.fromkeys(("showAxisLines", "showScaleBar", "showDefaultAnnotations"), False)
@@ -91,7 +93,8 @@ def volumes(tmp_path_factory):
 
 
 async def _difference(page, state, expect):
-    """Return the difference between the panel and what it should show, as soon as there is none; ``expect`` draws a panel of some size."""
+    """Return the difference between the panel and what it should show, as soon as there is none;
+    ``expect`` draws a panel of some size."""
     # a new state does not load the page again
     await page.visit(f"{(await page.evaluate('location.href')).partition('#')[0]}#!{quote(json.dumps(state))}")
     found, end = 255, time.monotonic() + SECONDS
@@ -105,7 +108,8 @@ async def _difference(page, state, expect):
 
 @pytest.fixture(scope="module")
 def viewer(volumes):
-    """Yield the page with all volumes, their first state, the names of those that are decoded, and the function that runs coroutines."""
+    """Yield the page with all volumes, their first state, the names of those that are decoded, and
+    the function that runs coroutines."""
     with asyncio.Runner() as runner:
         context = open_viewer([volumes / url for url in SOURCES])
         page, notes = runner.run(context.__aenter__())
@@ -120,7 +124,8 @@ def viewer(volumes):
 
 
 def _colors(voxels, kind):
-    """Return the color of each voxel, shape (x, y, z, 3), and the colors of labels as the client takes them."""
+    """Return the color of each voxel, shape (x, y, z, 3), and the colors of labels as the client
+    takes them."""
     if kind == "image":
         gray = (voxels // 257 if voxels.dtype == np.uint16 else voxels).astype(np.uint8)
         return np.repeat(gray[..., np.newaxis], 3, -1), {}
@@ -131,7 +136,8 @@ def _colors(voxels, kind):
 
 
 def _draw(colors, topleft, factors, layout, center, panel):
-    """Draw a section, shape (rows, columns, 3), and return it with the part of it that is around the voxels."""
+    """Draw a section, shape (rows, columns, 3), and return it with the part of it that is around
+    the voxels."""
     normal = next(n for n in range(3) if "xyz"[n] not in layout)
     plane, parts = colors.take(center[normal] // factors[normal] - topleft[normal], normal), []
     for axis, (letter, pixels) in enumerate(zip(layout, panel, strict=True)):

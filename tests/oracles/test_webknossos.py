@@ -1,8 +1,10 @@
-"""Oracle: webknossos 4.3.3, which opens what we write, whose datasets open here, and whose median is ours.
+"""Oracle: webknossos 4.3.3, which opens what we write, whose datasets open here, and whose median
+is ours.
 
-It mirrors at the border of a layer, which for factor 2 equals counting the voxels inside alone. Its mode breaks ties by the order of
-visiting, ours takes the smallest value: there a voxel of its must be one of the most frequent in its window. Its median of 64-bit
-integers goes through float64 and is wrong, so that it is no oracle for them.
+It mirrors at the border of a layer, which for factor 2 equals counting the voxels inside alone. Its
+mode breaks ties by the order of visiting, ours takes the smallest value: there a voxel of its must
+be one of the most frequent in its window. Its median of 64-bit integers goes through float64 and is
+wrong, so that it is no oracle for them.
 """
 
 from __future__ import annotations
@@ -143,7 +145,8 @@ def test_mode_of_webknossos_is_a_mode(dataset_folder, executor):
     wkwdask.build_pyramid(dataset_folder, "segmentation", coarsest="2-2-1", existing="overwrite")
     ours = wkwdask.read(dataset_folder / "segmentation" / "2-2-1")[0]
     assert ours.shape == theirs.shape
-    source = np.zeros([2 * ours.shape[0], 2 * ours.shape[1], ours.shape[2]], np.int64) - 1  # -1: outside the box
+    # -1: outside the box
+    source = np.zeros([2 * ours.shape[0], 2 * ours.shape[1], ours.shape[2]], np.int64) - 1
     low = [OFFSET[0] % 2, OFFSET[1] % 2]
     source[low[0] : low[0] + SHAPE[0], low[1] : low[1] + SHAPE[1]] = labels(SHAPE)
     windows = source.reshape(ours.shape[0], 2, ours.shape[1], 2, ours.shape[2]).transpose(0, 2, 4, 1, 3).reshape(*ours.shape, 4)

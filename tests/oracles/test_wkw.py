@@ -1,6 +1,8 @@
-"""Oracle: the reference library wkw 1.1.24, for reading and for writing, and the fingerprints of the real data.
+"""Oracle: the reference library wkw 1.1.24, for reading and for writing, and the fingerprints of
+the real data.
 
-wkw never returns from a read of a zero-size box, so none is asked of it. Compressed bytes are never compared: they differ between builds of LZ4.
+wkw never returns from a read of a zero-size box, so none is asked of it. Compressed bytes are never
+compared: they differ between builds of LZ4.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def random_boxes(seed, low, high, longest=70):
 
 
 def random_voxels(dtype, shape, seed):
-    """Voxels that compress in part: blobs of few values and some noise, with every bit of the type in use."""
+    """Voxels that compress in part: blobs of few values and some noise, with every bit of the type
+    in use."""
     random = np.random.default_rng(seed)
     dtype = np.dtype(dtype)
     if dtype.kind == "f":

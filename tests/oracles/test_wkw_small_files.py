@@ -1,4 +1,5 @@
-"""Oracle: the reference library wkw 1.1.24, for mags of small files and for the zeros that it writes."""
+"""Oracle: the reference library wkw 1.1.24, for mags of small files and for the zeros that it
+writes."""
 
 from __future__ import annotations
 

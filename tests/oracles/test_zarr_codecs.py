@@ -1,4 +1,5 @@
-"""Oracles of the codecs for zarr: tifffile 2026.3.3 with imagecodecs 2026.3.6, tensorstore 0.1.86, jsonschema 4.26.0."""
+"""Oracles of the codecs for zarr: tifffile 2026.3.3 with imagecodecs 2026.3.6, tensorstore 0.1.86,
+jsonschema 4.26.0."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def _compressor(name):
     ("shape", "chunks", "dtype"), [((40, 50), (32, 16), "uint16"), ((9, 40, 50), (4, 32, 16), "float32"), ((9, 40, 50), (4, 32, 16), "int8")]
 )
 def test_compressed_chunks_are_seen_by_tifffile(tmp_path, compression, shape, chunks, dtype):
-    """By the header of each chunk, which says how long its strip is; also after an update through an array that was opened again."""
+    """By the header of each chunk, which says how long its strip is; also after an update through
+    an array that was opened again."""
     pytest.importorskip("imagecodecs", reason="imagecodecs is not installed")
     codec = wkwdask.offset_codec(header="tiff", header_options={"compression": compression}, strict=True)
     array = zarr.create_array(tmp_path / "a", shape=shape, chunks=chunks, dtype=dtype, compressors=[_compressor(compression), codec])
@@ -92,9 +94,14 @@ def test_turned_chunks_are_images_of_what_is_stored(tmp_path, byteorder):
     voxels = _voxels((6, 9, 4), "uint16")
     codec = wkwdask.offset_codec(1024, header="tiff", header_options={"byteorder": byteorder})
     array = zarr.create_array(
-        tmp_path / "a", shape=voxels.shape, chunks=voxels.shape, dtype="uint16",
-        filters=[TransposeCodec(order=(2, 0, 1))], serializer=BytesCodec(endian=byteorder), compressors=[codec],
-    )  # fmt: skip
+        tmp_path / "a",
+        shape=voxels.shape,
+        chunks=voxels.shape,
+        dtype="uint16",
+        filters=[TransposeCodec(order=(2, 0, 1))],
+        serializer=BytesCodec(endian=byteorder),
+        compressors=[codec],
+    )
     array[...] = voxels
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "a" / "c" / "0" / "0" / "0"), voxels.transpose(2, 0, 1))
 
@@ -117,7 +124,8 @@ SHARDS = [
         (*shard, *stored)
         for shard in SHARDS
         for stored in (("none", "little"), ("none", "big"), ("zstd", "little"), ("zlib", "big"))
-        if stored[0] == "none" or shard[1] != (4, 32, 48)  # the planes of a compressed stack are one stream
+        # the planes of a compressed stack are one stream
+        if stored[0] == "none" or shard[1] != (4, 32, 48)
     ],
 )
 def test_tiff_shards_are_seen_by_all(tmp_path, shard, inner, dtype, axes, compression, byteorder):
@@ -137,15 +145,14 @@ def test_tiff_shards_are_seen_by_all(tmp_path, shard, inner, dtype, axes, compre
         np.testing.assert_array_equal(other.read().result(), voxels)
 
 
-# ----------------------------------------------------------------------------- the third example of the proposal
+# ----------------------------------------------------------------------------- the third example of
+# the proposal
 
 
 def _n5(tmp_path, block):
     tensorstore = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
     metadata = {**proposal.EXAMPLE_3_ATTRIBUTES, "blockSize": block}
-    return tensorstore.open(
-        {"driver": "n5", "kvstore": f"file://{tmp_path}/a/", "metadata": metadata, "create": True, "open": True}
-    ).result()  # fmt: skip
+    return tensorstore.open({"driver": "n5", "kvstore": f"file://{tmp_path}/a/", "metadata": metadata, "create": True, "open": True}).result()
 
 
 def _place(tmp_path, document):
@@ -154,7 +161,8 @@ def _place(tmp_path, document):
 
 
 def test_example_3_needs_a_transpose(tmp_path):
-    """As printed, each block is transposed, since N5 stores the first axis fastest. A ``transpose`` before ``bytes`` corrects reading and writing."""
+    """As printed, each block is transposed, since N5 stores the first axis fastest. A ``transpose``
+    before ``bytes`` corrects reading and writing."""
     other = _n5(tmp_path, [64, 64])
     voxels = np.random.default_rng(0).integers(1, 1 << 16, (1024, 1024)).astype("uint16")
     other[...] = voxels
@@ -172,7 +180,8 @@ def test_example_3_needs_a_transpose(tmp_path):
 
 @pytest.mark.parametrize("codec", [{"offset": 12, "header": "n5"}, {"offset": 12, "header": "n5", "strict": True}])
 def test_example_3_with_the_header_n5(tmp_path, codec):
-    """The header by its name is right for blocks of any lengths, padded at the border; tensorstore reads what is written."""
+    """The header by its name is right for blocks of any lengths, padded at the border; tensorstore
+    reads what is written."""
     _n5(tmp_path, [64, 48])
     first, zstd, _ = proposal.EXAMPLE_3["codecs"]
     codecs = [{"name": "transpose", "configuration": {"order": [1, 0]}}, first, zstd, {"name": "offset", "configuration": codec}]
@@ -226,10 +235,18 @@ def test_examples_of_the_proposal_validate():
 @pytest.mark.parametrize(
     "configuration",
     [
-        {}, {"offset": -1}, {"offset": "12"}, {"offset": 2.5}, {"offset": 2, "prefix": "TVk"}, {"offset": 2, "prefix": [77]}, {"offset": 2, "prefx": "TVk="},
-        {"offset": 2, "prefix": "TVk=", "header": "n5"}, {"offset": 2, "header": {"options": {}}}, {"offset": 2, "strict": "yes"},
+        {},
+        {"offset": -1},
+        {"offset": "12"},
+        {"offset": 2.5},
+        {"offset": 2, "prefix": "TVk"},
+        {"offset": 2, "prefix": [77]},
+        {"offset": 2, "prefx": "TVk="},
+        {"offset": 2, "prefix": "TVk=", "header": "n5"},
+        {"offset": 2, "header": {"options": {}}},
+        {"offset": 2, "strict": "yes"},
     ],
-)  # fmt: skip
+)
 def test_schema_and_codec_reject_the_same(configuration):
     entry = {"name": "offset", "configuration": configuration}
     assert not _validator("offset").is_valid(entry)
@@ -238,7 +255,8 @@ def test_schema_and_codec_reject_the_same(configuration):
 
 
 def test_printed_schema_of_the_proposal():
-    """It has the codec's keys where keywords of a schema belong, and asks for ``offset`` beside ``name``: its own examples do not validate."""
+    """It has the codec's keys where keywords of a schema belong, and asks for ``offset`` beside
+    ``name``: its own examples do not validate."""
     jsonschema = pytest.importorskip("jsonschema", reason="the oracle jsonschema 4.26.0 is not installed")
     printed = jsonschema.Draft202012Validator(proposal.SCHEMA)
     assert not printed.is_valid(proposal.EXAMPLE_1["codecs"][-1])

@@ -1,5 +1,6 @@
-"""Oracles of Zarr: tensorstore, ome-zarr, ome-zarr-models and the schemas of OME-NGFF read what is exported and what is only seen as Zarr; what ome-zarr,
-ngff-zarr and webknossos write becomes WKW; the reference library wkw reads files that zarr wrote by the codec."""
+"""Oracles of Zarr: tensorstore, ome-zarr, ome-zarr-models and the schemas of OME-NGFF read what is
+exported and what is only seen as Zarr; what ome-zarr, ngff-zarr and webknossos write becomes WKW;
+the reference library wkw reads files that zarr wrote by the codec."""
 
 from __future__ import annotations
 
@@ -166,7 +167,8 @@ def test_images_of_ome_zarr(tmp_path):
         warnings.simplefilter("ignore")
         group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
         writer.write_multiscale([array, array[:, ::2, ::2]], group, axes=axes, coordinate_transformations=scales)
-    wkwdask.convert(tmp_path / "a.zarr", tmp_path / "ds", block_len=8, file_len=4, voxel_size=(4, 8, 40))  # some versions of it leave out units
+    # some versions of it leave out units
+    wkwdask.convert(tmp_path / "a.zarr", tmp_path / "ds", block_len=8, file_len=4, voxel_size=(4, 8, 40))
     np.testing.assert_array_equal(expected(tmp_path / "ds", "color/1"), array)
     np.testing.assert_array_equal(expected(tmp_path / "ds", "color/2-2-1"), array[:, ::2, ::2])
 
@@ -178,9 +180,12 @@ def test_images_of_ngff_zarr(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = ngff_zarr.to_ngff_image(
-            array, dims=("z", "y", "x"), scale={"z": 40.0, "y": 4.0, "x": 4.0}, translation={"z": 80.0, "y": 8.0, "x": 40.0},
+            array,
+            dims=("z", "y", "x"),
+            scale={"z": 40.0, "y": 4.0, "x": 4.0},
+            translation={"z": 80.0, "y": 8.0, "x": 40.0},
             axes_units=dict.fromkeys("zyx", "nanometer"),
-        )  # fmt: skip
+        )
         multiscales = (
             ngff_zarr.to_multiscales(image, scale_factors=[2], method=ngff_zarr.Methods.DASK_BIN_SHRINK)
             if hasattr(ngff_zarr.Methods, "DASK_BIN_SHRINK")
@@ -286,10 +291,11 @@ def test_new_levels_have_the_axes_and_units_of_the_image(tmp_path, version, axes
     kinds = {"t": {"type": "time", "unit": "second"}, "c": {"type": "channel"}}
     space = {"type": "space", **({} if units is None else {"unit": units})}
     image = {
-        "name": "a", "axes": [{"name": letter, **kinds.get(letter, space)} for letter in axes],
+        "name": "a",
+        "axes": [{"name": letter, **kinds.get(letter, space)} for letter in axes],
         "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": list(scale)}]}],
         **({"coordinateTransformations": common} if common else {}),
-    }  # fmt: skip
+    }
     group.attrs.update({"multiscales": [{"version": "0.4", **image}]} if version == "0.4" else {"ome": {"version": "0.5", "multiscales": [image]}})
     before = wkwdask.info(url).scales[0]
     wkwdask.build_pyramid(url, mags=["2-2-1", "4-4-2"], method="mean")

@@ -1,4 +1,5 @@
-"""zarr-python reads arrays that were stored again in place, with consolidated metadata and attributes of other software."""
+"""zarr-python reads arrays that were stored again in place, with consolidated metadata and
+attributes of other software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Documents of Zarr arrays that must not be read, or that cannot be: zarr-python 3 and tensorstore 0.1 refuse them too."""
+"""Documents of Zarr arrays that must not be read, or that cannot be: zarr-python 3 and tensorstore
+0.1 refuse them too."""
 
 from __future__ import annotations
 
@@ -20,10 +21,17 @@ import wkwdask
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 ARRAY = {
-    "zarr_format": 3, "node_type": "array", "shape": [8, 8, 8], "data_type": "uint16", "fill_value": 0, "attributes": {},
-    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 8, 8]}}, "dimension_names": ["z", "y", "x"],
-    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "codecs": [LITTLE, {"name": "zstd", "configuration": {"level": 1}}],
-}  # fmt: skip
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [8, 8, 8],
+    "data_type": "uint16",
+    "fill_value": 0,
+    "attributes": {},
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 8, 8]}},
+    "dimension_names": ["z", "y", "x"],
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "codecs": [LITTLE, {"name": "zstd", "configuration": {"level": 1}}],
+}
 SHARDED = ARRAY | {"codecs": [{"name": "sharding_indexed", "configuration": {
     "chunk_shape": [8, 8, 8], "codecs": [LITTLE], "index_codecs": [LITTLE, {"name": "crc32c"}],
 }}]}  # fmt: skip
@@ -49,21 +57,26 @@ REFUSED = {
     "other names of chunks": changed(ARRAY, "chunk_key_encoding", name="other"),
     "bytes": changed(ARRAY, "codecs", 0, "configuration", other=1),
     "compressor": changed(ARRAY, "codecs", 1, "configuration", other=1),
-    "threads of Blosc": changed(ARRAY, "codecs", 1, name="blosc", configuration={
-        "cname": "lz4", "clevel": 5, "shuffle": "noshuffle", "typesize": 2, "blocksize": 0, "nthreads": 1}),
-    "compressor in Blosc": changed(ARRAY, "codecs", 1, name="blosc", configuration={
-        "cname": "other", "clevel": 5, "shuffle": "noshuffle", "typesize": 2, "blocksize": 0}),
+    "threads of Blosc": changed(
+        ARRAY, "codecs", 1, name="blosc", configuration={"cname": "lz4", "clevel": 5, "shuffle": "noshuffle", "typesize": 2, "blocksize": 0, "nthreads": 1}
+    ),
+    "compressor in Blosc": changed(
+        ARRAY, "codecs", 1, name="blosc", configuration={"cname": "other", "clevel": 5, "shuffle": "noshuffle", "typesize": 2, "blocksize": 0}
+    ),
     "other codec": changed(ARRAY, "codecs", 1, name="other"),
     "storage transformers": changed(ARRAY, storage_transformers=[{"name": "other"}]),
     "shards": changed(SHARDED, "codecs", 0, "configuration", other=1),
     "codec in shards": changed(SHARDED, "codecs", 0, "configuration", "codecs", 0, "configuration", other=1),
     "codec of the index": changed(SHARDED, "codecs", 0, "configuration", "index_codecs", 0, "configuration", other=1),
-}  # fmt: skip
+}
 OUT_OF_RANGE = {
-    "too large": changed(ARRAY, fill_value=70000), "negative": changed(ARRAY, fill_value=-1), "fraction": changed(ARRAY, fill_value=1.5),
-    "not a number": changed(ARRAY, fill_value="NaN"), "object": changed(ARRAY, fill_value={}),
+    "too large": changed(ARRAY, fill_value=70000),
+    "negative": changed(ARRAY, fill_value=-1),
+    "fraction": changed(ARRAY, fill_value=1.5),
+    "not a number": changed(ARRAY, fill_value="NaN"),
+    "object": changed(ARRAY, fill_value={}),
     "too large for 64 bits": changed(ARRAY, data_type="uint64", fill_value=2**64),
-}  # fmt: skip
+}
 READ = {
     "plain": ARRAY, "sharded": SHARDED,
     "member that need not be understood": changed(ARRAY, other={"must_understand": False}),

@@ -1,6 +1,8 @@
-"""Every verb sees in an array what zarr-python 3 reads from it, whatever its codecs, filters, shards, fill value and type.
+"""Every verb sees in an array what zarr-python 3 reads from it, whatever its codecs, filters,
+shards, fill value and type.
 
-An array is written by zarr-python as the finest level of an OME-NGFF image. A plain copy of its voxels is the reference: a verb must return the same for both.
+An array is written by zarr-python as the finest level of an OME-NGFF image. A plain copy of its
+voxels is the reference: a verb must return the same for both.
 """
 
 from __future__ import annotations
@@ -265,7 +267,8 @@ def write_group(folder, pipeline, num_axes):
 
 
 def write_image(pipeline, folder, rng):
-    """Write an image of one level with zarr-python; return its voxels (c, x, y, z) as zarr-python reads them."""
+    """Write an image of one level with zarr-python; return its voxels (c, x, y, z) as zarr-python
+    reads them."""
     dtype, fill, chunks = str(rng.choice(pipeline.types)), int(rng.choice([0, 0, 7])), CHUNKS[rng.integers(2)]
     voxels, region = draw(rng, dtype)
     write_group(folder, pipeline, voxels.ndim)

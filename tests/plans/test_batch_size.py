@@ -1,4 +1,5 @@
-"""What a job array asks for: within bounds, enough for the work, and as the user said where they said it."""
+"""What a job array asks for: within bounds, enough for the work, and as the user said where they
+said it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def test_a_proposal_is_possible_and_enough(work, elements, cpus, most):
     assert elements is None or size.elements == min(elements, work.num_tasks, most)
     assert size.cpus == (cpus or 1)
     assert size.memory_nbytes >= size.cpus * work.task_nbytes
-    longest = -(-work.num_tasks // (size.elements * size.cpus)) / work.num_tasks  # share of all work that one core does
+    # share of all work that one core does
+    longest = -(-work.num_tasks // (size.elements * size.cpus)) / work.num_tasks
     assert size.seconds >= longest * work.nbytes / 20e6
     assert size.seconds >= 600
     assert 1 <= group_size(work.num_tasks, size.elements) <= 64

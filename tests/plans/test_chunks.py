@@ -23,7 +23,8 @@ POWERS = st.sampled_from([1, 2, 4, 8, 16, 32])
         ((32,) * 3, (128,) * 3, 1, 1 << 40, (128,) * 3),  # never more than a file
         ((32,) * 3, (32,) * 3, 1, 1 << 40, (32,) * 3),
         ((128,) * 3, (1024,) * 3, 8, 1, (128,) * 3),  # never less than a block
-        ((64, 64, 16), (256, 256, 16), 1, 1 << 40, (256, 256, 16)),  # an axis that is full stays, the others grow
+        # an axis that is full stays, the others grow
+        ((64, 64, 16), (256, 256, 16), 1, 1 << 40, (256, 256, 16)),
     ],
 )
 def test_largest_multiple_table(chunk, shard, voxel_nbytes, nbytes, expected):
@@ -43,9 +44,12 @@ def test_largest_multiple(chunk, times, voxel_nbytes, nbytes):
 @pytest.mark.parametrize(
     ("start", "topleft", "size", "shape", "expected"),
     [
-        ((30, 0, 0), (30, 0, 0), (70, 32, 1), (32, 32, 32), ((2, 32, 32, 4), (32,), (1,))),  # the first chunk is short
-        ((0, 0, 0), (30, 0, 0), (70, 32, 1), (32, 32, 32), ((32, 32, 32, 4), (32,), (1,))),  # absolute: zeros before the box
-        ((0, 0, 0), (70, 0, 0), (3, 32, 32), (32, 32, 32), ((64, 9), (32,), (32,))),  # one chunk for all that lies before
+        # the first chunk is short
+        ((30, 0, 0), (30, 0, 0), (70, 32, 1), (32, 32, 32), ((2, 32, 32, 4), (32,), (1,))),
+        # absolute: zeros before the box
+        ((0, 0, 0), (30, 0, 0), (70, 32, 1), (32, 32, 32), ((32, 32, 32, 4), (32,), (1,))),
+        # one chunk for all that lies before
+        ((0, 0, 0), (70, 0, 0), (3, 32, 32), (32, 32, 32), ((64, 9), (32,), (32,))),
         ((5, 5, 5), (5, 5, 5), (0, 1, 1), (4, 4, 4), ((0,), (1,), (1,))),  # an empty box
         ((0, 0, 0), (8, 0, 0), (1, 1, 1), (4, 4, 4), ((8, 1), (1,), (1,))),
     ],
@@ -56,7 +60,8 @@ def test_chunk_lengths_table(start, topleft, size, shape, expected):
 
 @given(boxes(0, 100, 60, min_size=1), st.tuples(*[st.integers(1, 40)] * 3), st.booleans())
 def test_chunk_lengths(box, shape, absolute):
-    """Chunks fill the array, inner borders lie on the grid, and only the chunk before the box is longer than asked for."""
+    """Chunks fill the array, inner borders lie on the grid, and only the chunk before the box is
+    longer than asked for."""
     start = (0, 0, 0) if absolute else box.topleft
     lengths = chunk_lengths(start, box, shape)
     for axis, pieces in enumerate(lengths):

@@ -1,7 +1,8 @@
-"""WEBKNOSSOS's rule for the mags of a pyramid, as webknossos 4.3.3 gives them, with two stated deviations.
+"""WEBKNOSSOS's rule for the mags of a pyramid, as webknossos 4.3.3 gives them, with two stated
+deviations.
 
-Lengths are compared with a relative tolerance of 1e-3 in place of exact float equality, and a coarsest mag that the rule cannot reach is a
-ValueError in place of a RuntimeError.
+Lengths are compared with a relative tolerance of 1e-3 in place of exact float equality, and a
+coarsest mag that the rule cannot reach is a ValueError in place of a RuntimeError.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ from wkwdask.plans.mag_ladder import SAMPLINGS, default_coarsest, mag_ladder
 
 LADDERS = [
     # voxel size, finest, coarsest, mags
-    ((11.24, 11.24, 28), "1", "32", "2-2-1 4-4-2 8-8-4 16-16-8 32-32-16"),  # all double once that makes voxels more cubic
+    # all double once that makes voxels more cubic
+    ((11.24, 11.24, 28), "1", "32", "2-2-1 4-4-2 8-8-4 16-16-8 32-32-16"),
     ((11.24, 11.24, 25), "1", "32", "2-2-1 4-4-2 8-8-4 16-16-8 32-32-16"),
     ((10.5, 10.5, 35), "1", "16", "2-2-1 4-4-1 8-8-2 16-16-4"),  # z waits for two steps
     ((4, 4, 40), "1", "32", "2-2-1 4-4-1 8-8-1 16-16-2 32-32-4"),  # and for three
     ((8, 8, 30), "1", "32", "2-2-1 4-4-1 8-8-2 16-16-4 32-32-8"),
     ((10, 20, 40), "1", "32", "2-1-1 4-2-1 8-4-2 16-8-4 32-16-8"),  # three different axes
-    ((1, 1, 1.5), "1", "32", "2-2-1 4-4-2 8-8-4 16-16-8 32-32-16"),  # more cubic or not: only the shortest double in a tie
+    # more cubic or not: only the shortest double in a tie
+    ((1, 1, 1.5), "1", "32", "2-2-1 4-4-2 8-8-4 16-16-8 32-32-16"),
     ((1, 1, 2), "2-2-2", "16-16-8", "4-4-2 8-8-4 16-16-8"),  # the ladder starts anywhere
     ((1, 1, 4), "1", "16-16-2", "2-2-1 4-4-1 8-8-2 16-16-2"),  # clipped to the coarsest
     ((10.5, 10.5, 24), "1", "16-16-4", "2-2-1 4-4-2 8-8-4 16-16-4"),
     ((10.5, 10.5, 10.5), "1", "8-8-16", "2 4 8 8-8-16"),  # goes on along the one axis that is left
-    ((8, 8, 8), "8-8-1", "32", "16 32"),  # z catches up in one step of 16, since mags on the way do not grow
-    ((4, 4.0001, 40), "1", "16", "2-2-1 4-4-1 8-8-1 16-16-2"),  # deviation: 4 and 4.0001 are the same length
-    (None, "2-2-1", "8-8-8", "4-4-2 8-8-4"),  # isotropic doubling stops at the maximum, short of 8 in z
+    # z catches up in one step of 16, since mags on the way do not grow
+    ((8, 8, 8), "8-8-1", "32", "16 32"),
+    # deviation: 4 and 4.0001 are the same length
+    ((4, 4.0001, 40), "1", "16", "2-2-1 4-4-1 8-8-1 16-16-2"),
+    # isotropic doubling stops at the maximum, short of 8 in z
+    (None, "2-2-1", "8-8-8", "4-4-2 8-8-4"),
     (None, "1", "8", "2 4 8"),
     ((4, 4, 40), "1", "1", ""),  # nothing above the finest
     ((4, 4, 40), "4", "2", ""),  # a coarsest below it
@@ -46,7 +52,8 @@ def test_anisotropic(voxel_size, finest, coarsest, expected):
 @pytest.mark.parametrize(
     ("finest", "coarsest", "message"),
     [
-        ("1", "1-1-2", "the mags from 1 do not reach 1-1-2: after 1 comes .*choose another coarsest mag"),  # x and y are to double first
+        # x and y are to double first
+        ("1", "1-1-2", "the mags from 1 do not reach 1-1-2: after 1 comes .*choose another coarsest mag"),
         ("1", "4-4-16", "do not reach 4-4-16"),
         ("2", "16-16-2", "do not reach 16-16-2"),
     ],
@@ -117,10 +124,13 @@ def test_default_coarsest(size, expected):
     mags(4), st.integers(0, 6), st.tuples(*[st.sampled_from([1, 4, 4.0001, 10.5, 11.24, 28, 40])] * 3), st.sampled_from(SAMPLINGS), st.lists(mags(), max_size=4)
 )
 def test_every_ladder_is_a_pyramid(finest, power, voxel_size, sampling, others):
-    """Each mag is coarser on every axis, its maximum grows, and the last has the maximum that was asked for."""
+    """Each mag is coarser on every axis, its maximum grows, and the last has the maximum that was
+    asked for."""
     coarsest = Mag.parse(finest.maximum << power)
     if sampling == "constant_z":
-        others = []  # another layer's mag that is coarser in z contradicts the sampling, and need not lead to the coarsest
+        # another layer's mag that is coarser in z contradicts the sampling, and need not lead to
+        # the coarsest
+        others = []
     found = mag_ladder(finest, coarsest, voxel_size, sampling, others)
     for before, after in zip([finest, *found], found, strict=False):
         assert max(before.step_to(after)) >= 2

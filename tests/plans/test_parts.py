@@ -1,4 +1,5 @@
-"""Parts of arrays in any chunks: they lie on the grids, and the bytes that they touch equal a brute-force count."""
+"""Parts of arrays in any chunks: they lie on the grids, and the bytes that they touch equal a
+brute-force count."""
 
 from __future__ import annotations
 

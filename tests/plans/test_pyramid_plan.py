@@ -1,4 +1,5 @@
-"""Passes, regions and bricks: a verifier of what every plan must hold, and a few plans known by heart."""
+"""Passes, regions and bricks: a verifier of what every plan must hold, and a few plans known by
+heart."""
 
 from __future__ import annotations
 
@@ -50,10 +51,12 @@ class Case:
 
 @st.composite
 def cases(draw):
-    """Plans of few or many regions, for boxes that touch no grid, chunks of one to 128 voxels, also of lengths that are no powers of two, and any steps.
+    """Plans of few or many regions, for boxes that touch no grid, chunks of one to 128 voxels, also
+    of lengths that are no powers of two, and any steps.
 
-    Chunks and shards have other lengths along each axis as often as not, which is where mixed-up axes show. Voxels of 255 bytes are drawn because
-    a brick of the smallest kind is then already more than the budget; many workers, because they cut regions below a file.
+    Chunks and shards have other lengths along each axis as often as not, which is where mixed-up
+    axes show. Voxels of 255 bytes are drawn because a brick of the smallest kind is then already
+    more than the budget; many workers, because they cut regions below a file.
     """
     mags = _ladder(Mag.parse("1"), draw(st.lists(st.sampled_from(STEPS + JUMPS), min_size=1, max_size=6)))
     chunk = (draw(st.sampled_from([1, 2, 8, 24, 32, 100, 128])),) * 3
@@ -66,7 +69,8 @@ def cases(draw):
 
 @given(cases())
 def test_levels(case):
-    """Together the levels of all passes are the mags; boxes, factors and shapes of one level follow from those of the level before."""
+    """Together the levels of all passes are the mags; boxes, factors and shapes of one level follow
+    from those of the level before."""
     assert [level.box for _, _, level in case.levels()] == [case.box.in_mag(mag) for mag in case.mags[1:]]
     assert [level.factor for _, _, level in case.levels()] == [before.step_to(mag) for before, mag in pairwise(case.mags)]
     assert [plan.source_box for plan in case.passes] == [case.box.in_mag(case.mags[0]), *(plan.levels[-1].box for plan in case.passes[:-1])]
@@ -79,7 +83,8 @@ def test_levels(case):
             assert all(r % b == 0 for r, b in zip(level.region_shape, level.brick_shape, strict=True))
         for finer, level in pairwise(plan.levels):
             assert all(a == b * f for a, b, f in zip(finer.region_shape, level.region_shape, level.factor, strict=True))
-            # a brick of the finer level lies in one brick of this one, and so does each of its windows
+            # a brick of the finer level lies in one brick of this one, and so does each of its
+            # windows
             footprint = [b * f for b, f in zip(level.brick_shape, level.factor, strict=True)]
             assert all(n % a == 0 for n, a in zip(footprint, finer.brick_shape, strict=True))
             assert all(a % f == 0 for a, f in zip(finer.brick_shape, level.factor, strict=True))
@@ -97,12 +102,15 @@ def test_a_pass_stops_where_a_share_is_less_than_a_chunk(case):
 
 @given(cases())
 def test_memory(case):
-    assume(all(n & (n - 1) == 0 for n in case.chunk))  # one of another length cannot be halved down to a voxel
+    # one of another length cannot be halved down to a voxel
+    assume(all(n & (n - 1) == 0 for n in case.chunk))
     for plan in case.passes:
         first = plan.levels[0]
         window = math.prod(first.factor)
-        assert all(n % f == 0 for n, f in zip(plan.source_brick_shape, first.factor, strict=True))  # whole windows
-        assert all(b * f % n == 0 for b, f, n in zip(first.brick_shape, first.factor, plan.source_brick_shape, strict=True))  # of one brick
+        # whole windows
+        assert all(n % f == 0 for n, f in zip(plan.source_brick_shape, first.factor, strict=True))
+        # of one brick
+        assert all(b * f % n == 0 for b, f, n in zip(first.brick_shape, first.factor, plan.source_brick_shape, strict=True))
         assert math.prod(plan.source_brick_shape) * case.voxel_nbytes <= max(SOURCE_BUDGET, window * case.voxel_nbytes)
         least = max([1, *(-(-f // chunk) for level in plan.levels[1:] for f, chunk in zip(level.factor, case.chunk, strict=True))])
         least_brick = math.prod(n * least for n in case.chunk)
@@ -139,12 +147,14 @@ def test_regions(case, seed, share):
 
 @given(cases(), vectors(0, 2**45), st.integers(0, 2**32 - 1))
 def test_regions_far_away(case, shift, seed):
-    """The order is that of the same layer near the origin, as long as files lie within a million regions of each other."""
+    """The order is that of the same layer near the origin, as long as files lie within a million
+    regions of each other."""
     plan = case.passes[0]
     first = plan.levels[0]
     if not _few(cell_range(first.box, first.region_shape)):
         return
-    shift = [n // (edge << 15) * (edge << 15) for n, edge in zip(shift, plan.source_region_shape, strict=True)]  # whole regions, far more than the box has
+    # whole regions, far more than the box has
+    shift = [n // (edge << 15) * (edge << 15) for n, edge in zip(shift, plan.source_region_shape, strict=True)]
     there = replace(plan.source_box, topleft=tuple(t + n for t, n in zip(plan.source_box.topleft, shift, strict=True)))
     far = plan_passes(there, case.mags[1:], [Tiling(case.chunk, case.shard, case.voxel_nbytes)] * len(case.mags), case.workers)[0]
     occupied = np.random.default_rng(seed).random([len(r) for r in cell_range(first.box, first.region_shape)]) < 0.5
@@ -154,7 +164,8 @@ def test_regions_far_away(case, shift, seed):
 
 @given(cases())
 def test_regions_cover_each_voxel_once(case):
-    """In the source and in every mag: the shares of the regions lie on a grid, and have the volume of the box."""
+    """In the source and in every mag: the shares of the regions lie on a grid, and have the volume
+    of the box."""
     for plan in case.passes:
         if not _few(cell_range(plan.levels[0].box, plan.levels[0].region_shape)):
             continue
@@ -168,7 +179,8 @@ def test_regions_cover_each_voxel_once(case):
 
 @given(cases(), st.integers(0, 2**32 - 1), st.sampled_from([0.02, 0.5, 1.0]))
 def test_every_shard_has_its_regions(case, seed, share):
-    """The regions that a join waits for, and the shards that are known to be empty, by brute force over all regions."""
+    """The regions that a join waits for, and the shards that are known to be empty, by brute force
+    over all regions."""
     random = np.random.default_rng(seed)
     for plan, number, level in case.levels():
         first = cell_range(plan.levels[0].box, plan.levels[0].region_shape)
@@ -210,7 +222,8 @@ def _num_bricks(plan):
 
 @given(cases())
 def test_bricks(case):
-    """The source bricks of a region hold each of its source voxels once; the bricks of the first level that they make come in Morton order."""
+    """The source bricks of a region hold each of its source voxels once; the bricks of the first
+    level that they make come in Morton order."""
     for plan in case.passes:
         if _num_bricks(plan) > 4096:
             continue
@@ -231,7 +244,8 @@ def test_bricks(case):
 
 @given(cases())
 def test_levels_in_order_get_their_bricks_in_morton_order(case):
-    """A parent goes out with its last child; where the plan says so, that keeps the order of Morton in the parents' mag too."""
+    """A parent goes out with its last child; where the plan says so, that keeps the order of Morton
+    in the parents' mag too."""
     for plan in case.passes:
         first = plan.levels[0]
         assert first.in_order
@@ -260,7 +274,8 @@ def test_regions_of_an_earlier_planning_are_kept(case, workers):
 
 @given(cases())
 def test_a_region_is_a_file_or_less(case):
-    """At least two chunks an edge; never more than a minute's work, nor so large that workers have nothing to do while regions could be halved."""
+    """At least two chunks an edge; never more than a minute's work, nor so large that workers have
+    nothing to do while regions could be halved."""
     for plan in case.passes:
         first = plan.levels[0]
         edge = {n // chunk for n, chunk in zip(first.region_shape, case.chunk, strict=True)}
@@ -311,7 +326,8 @@ def test_tasks_that_are_short_anyway_are_not_cut_further():
 
 
 def test_a_step_of_eight_has_bricks_of_its_source():
-    """A block of 32 in mag 8 is 256 voxels of mag 1 along each axis; with 8 bytes a voxel that is read in pieces."""
+    """A block of 32 in mag 8 is 256 voxels of mag 1 along each axis; with 8 bytes a voxel that is
+    read in pieces."""
     box = BoundingBox((0, 0, 0), (4096, 4096, 4096))
     plan = plan_pass(box, [Mag.parse(8)], (32,) * 3, 8, (256,) * 3)
     assert plan.levels[0].brick_shape == (32,) * 3
@@ -326,7 +342,8 @@ def test_a_window_larger_than_the_budget():
 
 
 def test_a_ladder_goes_on_in_another_pass():
-    """From one region of 512 no chunk of 32 is left after four steps: the last mags are made from mag 16."""
+    """From one region of 512 no chunk of 32 is left after four steps: the last mags are made from
+    mag 16."""
     box = BoundingBox((0, 0, 0), (65536, 65536, 4096))
     mags = _ladder(Mag.parse(1), [(2, 2, 2)] * 8)
     passes = plan_passes(box, mags[1:], [Tiling((32,) * 3, (512,) * 3, 1)] * len(mags), 1)
@@ -338,7 +355,8 @@ def test_anisotropic_steps_are_not_in_order():
     box = BoundingBox((0, 0, 0), (4096, 4096, 4096))
     for steps in ([(2, 2, 1), (2, 2, 1), (2, 2, 2)], [(2, 2, 1), (4, 4, 4), (2, 2, 2)]):
         plan = plan_pass(box, _ladder(Mag.parse(1), steps)[1:], (32,) * 3, 1, (512,) * 3)
-        assert [level.in_order for level in plan.levels] == [True, False, False]  # once lost, the order does not come back
+        # once lost, the order does not come back
+        assert [level.in_order for level in plan.levels] == [True, False, False]
 
 
 def test_step_factors():
@@ -353,11 +371,13 @@ def test_step_factors():
 
 def test_first_bricks_by_heart():
     box = BoundingBox((0, 0, 0), (256, 256, 128))
-    plan = plan_pass(box, [Mag.parse(2)], (32,) * 3, 64, (128,) * 3)  # 64 bytes a voxel: bricks of one chunk, each read at once
+    # 64 bytes a voxel: bricks of one chunk, each read at once
+    plan = plan_pass(box, [Mag.parse(2)], (32,) * 3, 64, (128,) * 3)
     assert plan.levels[0].brick_shape == (32, 32, 32)
     assert plan.source_brick_shape == (64, 64, 64)
     assert list(plan.bricks((0, 0, 0)))[:5] == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (0, 0, 1)]
-    wide = plan_pass(box, [Mag.parse(2)], (32,) * 3, 255, (128,) * 3)  # 255 bytes: two pieces of a brick
+    # 255 bytes: two pieces of a brick
+    wide = plan_pass(box, [Mag.parse(2)], (32,) * 3, 255, (128,) * 3)
     assert wide.source_brick_shape == (32, 64, 64)
     assert list(wide.bricks((0, 0, 0)))[:5] == [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (0, 1, 0)]
 

@@ -1,4 +1,5 @@
-"""Regions, readings and bricks of an import: a verifier of what every plan must hold, and a few plans known by heart."""
+"""Regions, readings and bricks of an import: a verifier of what every plan must hold, and a few
+plans known by heart."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from wkwdask.plans.slabs import READING_NBYTES, plan_slabs
 
 @st.composite
 def cases(draw):
-    """Boxes at any place, pieces that are whole sections, strips, rods or odd boxes, and files that hold one block or many.
+    """Boxes at any place, pieces that are whole sections, strips, rods or odd boxes, and files that
+    hold one block or many.
 
     Voxels of many bytes make sections too large for memory, without large boxes.
     """
@@ -29,10 +31,16 @@ def cases(draw):
     section = (box.size[0], box.size[1], 1)
     piece = draw(st.sampled_from([section, (box.size[0], 1, 1), (1, 1, box.size[2]), (17, 40, 1), (64, 64, 64), (5000, 5000, 1)]))
     tiling = Tiling((block,) * 3, (block * file_len,) * 3, draw(st.sampled_from([1, 8, 1 << 15, 1 << 18])))
-    return plan_slabs(
-        box, (section, piece) if draw(st.booleans()) else (piece,), tiling,
-        draw(st.sampled_from([1, 2, 100])),
-    ), block, block * file_len  # fmt: skip
+    return (
+        plan_slabs(
+            box,
+            (section, piece) if draw(st.booleans()) else (piece,),
+            tiling,
+            draw(st.sampled_from([1, 2, 100])),
+        ),
+        block,
+        block * file_len,
+    )
 
 
 @given(cases())

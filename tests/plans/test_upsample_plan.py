@@ -1,4 +1,5 @@
-"""Regions, readings and bricks of an upsampling: a verifier of what every plan must hold, and a few plans known by heart."""
+"""Regions, readings and bricks of an upsampling: a verifier of what every plan must hold, and a few
+plans known by heart."""
 
 from __future__ import annotations
 
@@ -40,9 +41,10 @@ class Case:
 def cases(draw):
     """Plans of few or many regions, for boxes that touch no grid, and any mixture of factors.
 
-    A factor of 256 or 1024 is more than the smallest region or brick, so that one voxel of the source is cut. Chunks have other lengths along each axis as
-    often as not. Voxels of 255 bytes are drawn because a single chunk is then already more than the budget; many workers, because they cut regions below
-    a file.
+    A factor of 256 or 1024 is more than the smallest region or brick, so that one voxel of the
+    source is cut. Chunks have other lengths along each axis as often as not. Voxels of 255 bytes
+    are drawn because a single chunk is then already more than the budget; many workers, because
+    they cut regions below a file.
     """
     mag = draw(mags(4))
     source = Mag(*(n * f for n, f in zip(mag.factors, draw(st.tuples(*[st.sampled_from([1, 2, 4, 16, 256, 1024])] * 3)), strict=True)))
@@ -57,7 +59,8 @@ def cases(draw):
 
 @given(cases())
 def test_shapes(case):
-    """Bricks are whole chunks, readings whole bricks, regions whole readings; powers of two, so that all lie on grids of each other."""
+    """Bricks are whole chunks, readings whole bricks, regions whole readings; powers of two, so
+    that all lie on grids of each other."""
     plan = case.plan
     for inner, outer in ((case.chunk, plan.brick_shape), (plan.brick_shape, plan.reading_shape), (plan.reading_shape, plan.region_shape)):
         assert len({n // m for n, m in zip(outer, inner, strict=True)}) == 1
@@ -84,7 +87,8 @@ def _is_in_morton_order(indices):
 
 @given(cases())
 def test_bricks_of_a_region(case):
-    """Together the bricks of all readings hold each voxel of a region once; they come in Morton order, and none lies outside the box."""
+    """Together the bricks of all readings hold each voxel of a region once; they come in Morton
+    order, and none lies outside the box."""
     plan = case.plan
     for region in case.some_regions():
         if math.prod(r // b for r, b in zip(plan.region_shape, plan.brick_shape, strict=True)) > 4096:
@@ -173,7 +177,8 @@ def test_a_layer_of_one_file_is_cut_for_its_workers():
 
 
 def test_a_voxel_that_spans_regions():
-    """From mag 1024 with regions of 512: one voxel of the source for two of them along each axis."""
+    """From mag 1024 with regions of 512: one voxel of the source for two of them along each
+    axis."""
     plan = plan_upsampling(BoundingBox((512, 0, 0), (2048, 512, 512)), Mag.parse(1024), Tiling((32,) * 3, (32,) * 3, 1), 1)
     assert plan.region_shape == (512,) * 3
     assert plan.source_cell_shape == (1, 1, 1)

@@ -66,7 +66,8 @@ def azure(stored, tmp_path_factory):
 
 @pytest.fixture(params=SERVERS)
 def place(request):
-    """URL of the folder of all volumes on each server, which this process reaches without credentials."""
+    """URL of the folder of all volumes on each server, which this process reaches without
+    credentials."""
     if request.param == "http":
         return request.getfixturevalue("web").url
     request.getfixturevalue("no_credentials")

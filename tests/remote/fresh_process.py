@@ -24,7 +24,8 @@ def hidden(folder):
     return {"AWS_EC2_METADATA_DISABLED": "true", **dict.fromkeys(names, str(folder / "none"))}
 
 
-_MOST_NBYTES = 3 << 30  # of address space that such a read may ask for: the machine survives a read without end
+# of address space that such a read may ask for: the machine survives a read without end
+_MOST_NBYTES = 3 << 30
 
 
 class FreshProcess:

@@ -1,4 +1,5 @@
-"""Files that are absent or refused, and HTML pages in their place: zeros only where the file is certainly absent."""
+"""Files that are absent or refused, and HTML pages in their place: zeros only where the file is
+certainly absent."""
 
 from __future__ import annotations
 

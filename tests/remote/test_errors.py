@@ -1,4 +1,5 @@
-"""Servers that fail: each read ends soon, in a separate process with a time limit, with one clear error."""
+"""Servers that fail: each read ends soon, in a separate process with a time limit, with one clear
+error."""
 
 from __future__ import annotations
 
@@ -73,47 +74,61 @@ CASES = {
     "private": Case("PermissionError: .*403 Forbidden.*anonymous access, because no credentials were found", "s3", "private"),
     "denied by a policy": Case("PermissionError: .*403 Forbidden, AccessDenied", "s3", fault=_amazon(403, "AccessDenied", "Access Denied"), environment=KEYS),
     "expired": Case(
-        "PermissionError: .*ExpiredToken, the credentials have expired: log in again; this was credentials of the environment", "s3",
-        fault=_amazon(400, "ExpiredToken", "The provided token has expired."), environment=KEYS,
+        "PermissionError: .*ExpiredToken, the credentials have expired: log in again; this was credentials of the environment",
+        "s3",
+        fault=_amazon(400, "ExpiredToken", "The provided token has expired."),
+        environment=KEYS,
     ),
     "unknown key": Case(
-        "PermissionError: .*InvalidAccessKeyId, the credentials are not valid", "s3",
-        fault=_amazon(403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."), environment=KEYS,
+        "PermissionError: .*InvalidAccessKeyId, the credentials are not valid",
+        "s3",
+        fault=_amazon(403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
+        environment=KEYS,
     ),
     "wrong signature": Case(
-        "PermissionError: .*SignatureDoesNotMatch, the credentials are not valid", "s3",
-        fault=_amazon(403, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided."), environment=KEYS,
+        "PermissionError: .*SignatureDoesNotMatch, the credentials are not valid",
+        "s3",
+        fault=_amazon(403, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided."),
+        environment=KEYS,
     ),
     "wrong clock": Case(
-        "PermissionError: .*RequestTimeTooSkewed", "s3",
-        fault=_amazon(403, "RequestTimeTooSkewed", "The difference between the request time and the current time is too large."), environment=KEYS,
+        "PermissionError: .*RequestTimeTooSkewed",
+        "s3",
+        fault=_amazon(403, "RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
+        environment=KEYS,
     ),
     "wrong region": Case(
-        "OSError: .*s3://bucket is in the region eu-central-1, not in the default one; state its region", "s3",
+        "OSError: .*s3://bucket is in the region eu-central-1, not in the default one; state its region",
+        "s3",
         fault=_amazon(301, "PermanentRedirect", _OTHER_ENDPOINT, f"<Endpoint>bucket.s3.{REGION}.amazonaws.com</Endpoint>", x_amz_bucket_region=REGION),
     ),
     "wrong region of a signature": Case(
-        "OSError: .*s3://bucket is in the region eu-central-1", "s3",
-        fault=_amazon(400, "AuthorizationHeaderMalformed", _MALFORMED, f"<Region>{REGION}</Region>"), environment=KEYS,
+        "OSError: .*s3://bucket is in the region eu-central-1",
+        "s3",
+        fault=_amazon(400, "AuthorizationHeaderMalformed", _MALFORMED, f"<Region>{REGION}</Region>"),
+        environment=KEYS,
     ),
     "slow down": Case("OSError: .*503.*SlowDown", "s3", fault=_amazon(503, "SlowDown", "Please reduce your request rate.")),
     "refused by Google": Case("PermissionError: .*403 Forbidden, AccessDenied.*gs://bucket/", "gs", fault=GOOGLE_REFUSES),
     "not public on Azure": Case(
-        "(PermissionError|OSError): .*PublicAccessNotPermitted.*az://bucket/", "azure",
+        "(PermissionError|OSError): .*PublicAccessNotPermitted.*az://bucket/",
+        "azure",
         fault=Answer(409, b"<Error><Code>PublicAccessNotPermitted</Code><Message>Public access is not permitted on this storage account.</Message></Error>"),
     ),
     "wrong key of Azure": Case(
-        "PermissionError: .*AuthenticationFailed, the credentials are not valid", "azure",
+        "PermissionError: .*AuthenticationFailed, the credentials are not valid",
+        "azure",
         fault=Answer(403, b"<Error><Code>AuthenticationFailed</Code><Message>Server failed to authenticate the request.</Message></Error>"),
     ),
-}  # fmt: skip
+}
 
 _OF_NGINX = ("without_ranges", "paging", "redirecting", "protected")
 
 
 @pytest.fixture(scope="module")
 def failing(request, tmp_path_factory):
-    """Start the reads of all cases at once, each in a process; returns them by name, a skip in place of those whose server is absent."""
+    """Start the reads of all cases at once, each in a process; returns them by name, a skip in
+    place of those whose server is absent."""
     folder = tmp_path_factory.mktemp("failing")
     with contextlib.ExitStack() as stack:
         started = {}
@@ -160,7 +175,8 @@ def test_a_server_that_fails(failing, name):
 
 
 def test_every_format_names_the_file_that_is_refused(far):
-    """A document stays readable, the data are refused; there is no reason to believe that they are absent once the documents are refused too."""
+    """A document stays readable, the data are refused; there is no reason to believe that they are
+    absent once the documents are refused too."""
     for form in FORMS:
         if form.needs is not None:
             pytest.importorskip(form.needs)

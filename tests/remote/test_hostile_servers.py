@@ -1,4 +1,5 @@
-"""Servers and URLs that mean harm: one clear error, bounded memory, and no secret where it does not belong."""
+"""Servers and URLs that mean harm: one clear error, bounded memory, and no secret where it does not
+belong."""
 
 from __future__ import annotations
 
@@ -46,9 +47,16 @@ def _synchronous():
 
 ENDLESS = {"in chunks": Endless(), "of a huge length": Endless(1 << 50)}
 PLACES = [
-    ("wkw", "datasource-properties.json"), ("wkw", "header.wkw"), ("wkw", "x0.wkw"), ("precomputed", "info"), ("precomputed", "-"),
-    ("precomputed-sharded", ".shard"), ("ngff-0.5", "c/"), ("ngff-0.5-sharded", "c/"), ("n5", "s0/1"),
-]  # fmt: skip
+    ("wkw", "datasource-properties.json"),
+    ("wkw", "header.wkw"),
+    ("wkw", "x0.wkw"),
+    ("precomputed", "info"),
+    ("precomputed", "-"),
+    ("precomputed-sharded", ".shard"),
+    ("ngff-0.5", "c/"),
+    ("ngff-0.5-sharded", "c/"),
+    ("n5", "s0/1"),
+]
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
@@ -131,7 +139,8 @@ def test_the_hash_of_a_file_on_a_server_that_is_larger_than_a_document(far, stor
     assert hash_file(f"{far.url}/{data.relative_to(stored)}") == (hashlib.sha256(data.read_bytes()).hexdigest(), data.stat().st_size)
 
 
-# ------------------------------------------------------------------------------------------------ places
+# ------------------------------------------------------------------------------------------------
+# places
 
 
 def test_a_redirect_from_https_to_http_is_not_followed(far, tmp_path, monkeypatch):
@@ -200,7 +209,8 @@ def test_dots_in_a_url_stay_on_the_server(far):
     assert not [request.path for request in far.requests if ".." in request.path]
 
 
-# ------------------------------------------------------------------------------------------------ secrets
+# ------------------------------------------------------------------------------------------------
+# secrets
 
 
 @pytest.mark.parametrize("prefix", ["", "precomputed://", "n5://", "zarr://"])

@@ -91,7 +91,8 @@ def test_workers_of_dask_read(form, web):
 
 @pytest.mark.usefixtures("client", "no_credentials")
 def test_workers_of_dask_get_the_names_of_a_store(form, s3):
-    """The workers started before, with an environment that leads nowhere: what the array carries has to suffice."""
+    """The workers started before, with an environment that leads nowhere: what the array carries
+    has to suffice."""
     options = {"endpoint": s3.server, "region": "us-east-1", "anonymous": True}
     array = wkwdask.open(form.url(s3.url), storage_options=options)
     np.testing.assert_array_equal(array.compute(), form.array())

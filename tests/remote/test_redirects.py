@@ -109,7 +109,8 @@ def _read(url, *ends):
     return object_store.read(Request(url, *ends), Access()).data
 
 
-# ------------------------------------------------------------------------------------------------ followed
+# ------------------------------------------------------------------------------------------------
+# followed
 
 
 @pytest.mark.usefixtures("trusted")
@@ -139,7 +140,8 @@ def test_only_redirected_files_of_a_server_are_read_elsewhere(certificate):
         for name in ("near", "far", "near2", "far"):
             assert _read(f"{first.url}/{name}") == DATA
     assert {path for _, path, _ in end.requests} == {"/far"}
-    # obstore asks for the first one until it gives up; the address at which it ends is then asked for once
+    # obstore asks for the first one until it gives up; the address at which it ends is then asked
+    # for once
     assert [path for _, path, headers in first.requests if headers.get("User-Agent") == "wkwdask"] == ["/far", "/near2"]
 
 
@@ -165,7 +167,8 @@ def test_a_redirect_on_the_same_host_needs_no_second_request():
     assert len(first.requests) == len(end.requests) == 1
 
 
-# ------------------------------------------------------------------------------------------------ refused
+# ------------------------------------------------------------------------------------------------
+# refused
 
 
 REFUSED = {
@@ -212,8 +215,22 @@ def test_a_redirect_from_a_public_to_a_private_address(certificate, monkeypatch)
         assert not end.requests
 
 
-PRIVATE = ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "::1", "fe80::1%eth0", "fd00::1",
-           "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::"]  # fmt: skip
+PRIVATE = [
+    "127.0.0.1",
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "0.0.0.0",
+    "224.0.0.1",
+    "::1",
+    "fe80::1%eth0",
+    "fd00::1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::a00:1",
+    "2002:a00:1::",
+]
 PUBLIC = ["8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 
 
@@ -243,7 +260,8 @@ def test_an_endless_answer_to_the_question_where_to(monkeypatch):
             server.shutdown()
 
 
-# ------------------------------------------------------------------------------------------------ buckets
+# ------------------------------------------------------------------------------------------------
+# buckets
 
 
 BUCKETS = {
@@ -274,14 +292,16 @@ def test_anonymous_buckets_reach_the_hosts_of_their_provider_alone(kind, host):
     assert any(host.endswith(f".{name}") for name in options["proxy_excludes"].split(","))
 
 
-# ------------------------------------------------------------------------------------------------ the user's proxy
+# ------------------------------------------------------------------------------------------------
+# the user's proxy
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 def test_the_proxy_of_the_environment_is_used(monkeypatch, tmp_path, variable):
     with _server() as web, proxy(web.url) as own:
         monkeypatch.setenv(variable, own.url)
-        assert _read(f"http://{variable.lower().replace('_', '-')}.data.invalid/x") == DATA  # a name that only the proxy knows
+        # a name that only the proxy knows
+        assert _read(f"http://{variable.lower().replace('_', '-')}.data.invalid/x") == DATA
         assert own.requests
 
 
@@ -296,7 +316,8 @@ def test_a_host_for_which_the_environment_has_no_proxy(monkeypatch):
 
 
 def test_redirects_behind_the_users_proxy_stay_behind_it(monkeypatch):
-    """The proxy is asked for the host of a redirect too, although the environment has no proxy for it."""
+    """The proxy is asked for the host of a redirect too, although the environment has no proxy for
+    it."""
     with _server(host="localhost") as end, proxy(end.url) as own:
         monkeypatch.setenv("HTTP_PROXY", own.url)
         monkeypatch.setenv("NO_PROXY", "localhost")

@@ -80,8 +80,11 @@ def test_a_mag_is_opened_in_one_round_trip(web):
     with proxy(web.url, latency=0.1) as far:
         wkwdask.open(form.url(far.url))
         assert sorted(request.path for request in far.requests) == [
-            "/wkw/color/1/datasource-properties.json", "/wkw/color/1/header.wkw", "/wkw/color/datasource-properties.json", "/wkw/datasource-properties.json",
-        ]  # fmt: skip
+            "/wkw/color/1/datasource-properties.json",
+            "/wkw/color/1/header.wkw",
+            "/wkw/color/datasource-properties.json",
+            "/wkw/datasource-properties.json",
+        ]
         assert {request.method for request in far.requests} == {"GET"}
         assert far.most_at_once == 4
 
@@ -155,7 +158,8 @@ def test_a_whole_shard_is_one_request(far, form):
 
 def test_a_whole_wkw_file_is_one_request(web):
     voxels = np.random.default_rng(0).integers(0, 256, (64, 64, 128), np.uint8)
-    wkwdask.write(web.root / "whole" / "1", (0, 0, 0), voxels, file_len=2)  # more bytes than are read with a table
+    # more bytes than are read with a table
+    wkwdask.write(web.root / "whole" / "1", (0, 0, 0), voxels, file_len=2)
     with proxy(web.url) as far:
         np.testing.assert_array_equal(wkwdask.read(f"{far.url}/whole/1", ((0, 0, 0), voxels.shape))[0], voxels)
         assert sorted(name for name in far.names() if name.endswith(".wkw") and name != "header.wkw") == ["x0.wkw", "x0.wkw"]
@@ -170,7 +174,8 @@ def test_suffixes_of_few_absent_chunks_are_looked_for(far):
     far.clear()
     np.testing.assert_array_equal(wkwdask.read(url, form.box(PARTS[1])), form.crop(PARTS[1]))
     paths = [request.path for request in far.requests]
-    assert len(paths) - len(set(paths)) <= 6  # the names of the chunk in the middle, if no chunk was found before
+    # the names of the chunk in the middle, if no chunk was found before
+    assert len(paths) - len(set(paths)) <= 6
     assert len([path for path in paths if path.endswith(".gz")]) <= 8
 
 

@@ -1,4 +1,5 @@
-"""Chunks of precomputed scales as files with suffixes: cloud-volume writes them, wkwdask writes into them, and both read them, also from a server."""
+"""Chunks of precomputed scales as files with suffixes: cloud-volume writes them, wkwdask writes
+into them, and both read them, also from a server."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def test_other_writes_in_place_keep_the_suffix(tmp_path, verb):
 
 @given(st.data())
 def test_any_suffixes_in_any_order(server, data):
-    """A scale whose chunks have one of two suffixes or are absent, read chunk by chunk in any order, as if by a new client."""
+    """A scale whose chunks have one of two suffixes or are absent, read chunk by chunk in any
+    order, as if by a new client."""
     folder = server.root / "mixed"
     shutil.rmtree(folder, ignore_errors=True)
     voxels = write_volume(folder, "")

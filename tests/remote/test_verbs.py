@@ -1,4 +1,5 @@
-"""Every verb that reads, on a volume of each format on each server, beside the same volume on disk."""
+"""Every verb that reads, on a volume of each format on each server, beside the same volume on
+disk."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ VERBS = {}
 
 
 def verb(function):
-    """Register a check of one verb: ``verb(url, form, local, folder)``, the last three a format, the local volume and a folder for results."""
+    """Register a check of one verb: ``verb(url, form, local, folder)``, the last three a format,
+    the local volume and a folder for results."""
     VERBS[function.__name__] = function
     return function
 
@@ -144,11 +146,13 @@ def test_a_remote_volume_gets_a_pyramid_in_a_local_dataset(stored, web, tmp_path
 
 
 def _cells():
-    """List verb, format and server: every verb on every format from the web server and from one kind of bucket, the nightly tests from all."""
+    """List verb, format and server: every verb on every format from the web server and from one
+    kind of bucket, the nightly tests from all."""
     for (row, name), (column, form) in itertools.product(enumerate(VERBS), enumerate(FORMS)):
         if name == "open_dataset" and form.engine != "wkw":
             continue
-        buckets = [server for server in SERVERS[1:] if (name, server) != ("verify", "gs")]  # the emulator has no listing of Google's XML interface
+        # the emulator has no listing of Google's XML interface
+        buckets = [server for server in SERVERS[1:] if (name, server) != ("verify", "gs")]
         buckets = buckets if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else [buckets[(row + column) % len(buckets)]]
         yield from ((name, form, server) for server in (SERVERS[0], *buckets))
 

@@ -83,10 +83,14 @@ def _write_wkw(folder, array, block_type):
             (folder / f"z{z}" / f"y{y}").mkdir(parents=True, exist_ok=True)
             (folder / f"z{z}" / f"y{y}" / f"x{x}.wkw").write_bytes(wkw_files.encode_file(cube, 8, block_type))
     record = {
-        "name": layer.name, "category": "color", "boundingBox": {"topLeft": [0, 0, 0], "width": shape[0], "height": shape[1], "depth": shape[2]},
-        "elementClass": array.dtype.name if num_channels == 1 else "uint24", "dataFormat": "wkw", "numChannels": num_channels,
+        "name": layer.name,
+        "category": "color",
+        "boundingBox": {"topLeft": [0, 0, 0], "width": shape[0], "height": shape[1], "depth": shape[2]},
+        "elementClass": array.dtype.name if num_channels == 1 else "uint24",
+        "dataFormat": "wkw",
+        "numChannels": num_channels,
         "mags": [{"mag": [1, 1, 1], "cubeLength": FILE_VX}],
-    }  # fmt: skip
+    }
     document = {"id": {"name": layer.parent.name, "team": ""}, "scale": {"factor": list(VOXEL_SIZE), "unit": "nanometer"}, "dataLayers": [record]}
     (layer.parent / "datasource-properties.json").write_text(json.dumps(document))
 
@@ -110,7 +114,8 @@ def _write_n5(folder, array, _):
 
 
 def _write_ngff(folder, array, version):
-    """Write an image with axes z, y, x; of version 0.4 as Zarr v2, else as v3 with or without shards."""
+    """Write an image with axes z, y, x; of version 0.4 as Zarr v2, else as v3 with or without
+    shards."""
     voxels, chunk = array[0].T, CHUNK[::-1]
     scale = [{"type": "scale", "scale": VOXEL_SIZE[::-1]}]
     axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
@@ -137,8 +142,13 @@ def _writer(write, option):
 
 
 _SHARDING = {
-    "preshift_bits": 1, "minishard_bits": 2, "shard_bits": 2, "hash": "identity", "minishard_index_encoding": "gzip", "data_encoding": "gzip",
-}  # fmt: skip
+    "preshift_bits": 1,
+    "minishard_bits": 2,
+    "shard_bits": 2,
+    "hash": "identity",
+    "minishard_index_encoding": "gzip",
+    "data_encoding": "gzip",
+}
 
 FORMS = (
     Form("wkw", "wkw/color/1", "", _writer(_write_wkw, wkw_files.LZ4), "uint8", 3, needs=None),

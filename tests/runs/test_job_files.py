@@ -1,4 +1,5 @@
-"""Files in the folder of a job: its journal, shares of an array and voxels set aside, whole or damaged."""
+"""Files in the folder of a job: its journal, shares of an array and voxels set aside, whole or
+damaged."""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ def test_every_task_is_in_one_share(tmp_path_factory, num_tasks, group, elements
     shares = [ElementTasks(path, element, elements) for element in range(elements)]
     assert sorted(task for share in shares for task in share.tasks()) == list(range(num_tasks))
     assert [len(share) for share in shares] == [len(list(share.tasks())) for share in shares]
-    assert max(map(len, shares)) - min(map(len, shares)) <= group  # none has more than one group more than another
+    # none has more than one group more than another
+    assert max(map(len, shares)) - min(map(len, shares)) <= group
 
 
 def test_damage_is_named(tmp_path):

@@ -335,7 +335,9 @@ def test_two_renames_interrupted_between(tmp_path, monkeypatch):
             patch.setattr(os, "replace", counted)
             with pytest.raises(KeyboardInterrupt):
                 files.publish_folder(str(staged), str(target))
-        if stop_after == 2:  # the new content is in place: this is what a job knows by its provenance, and does not ask again
+        if stop_after == 2:
+            # the new content is in place: this is what a job knows by its provenance, and does not
+            # ask again
             assert text(target) == "new"
             continue
         files.publish_folder(str(staged), str(target))
@@ -373,7 +375,8 @@ def test_a_replaced_mag_keeps_its_mode_where_the_group_may_not_be_set(layer, mon
 
 
 def test_temporary_files_of_killed_workers_are_not_published(layer):
-    """Their tasks are run again by others, and the job succeeds; what they had begun goes with the job's folder."""
+    """Their tasks are run again by others, and the job succeeds; what they had begun goes with the
+    job's folder."""
     job = start(layer)
     header = make_header(np.uint8, block_len=8, file_len=2)
     target = wkw_target(f"{job.root}/1-1-1", header, 5, BoundingBox((0, 0, 0), (16, 16, 16)), f"{job.root}/1-1-1.parts")
@@ -448,7 +451,8 @@ def test_the_same_job_takes_over_its_folder(layer, existing):
     assert lock_holder(str(layer / "1")) == again.owner
     assert text(Path(f"{again.root}/1-1-1")) == "half"
     assert list(read_journal(again.root)) == [b'{"task": "a"}\n']
-    assert find_interrupted(str(layer), [str(layer / "1")]).plan == PLAN  # what was decided first holds
+    # what was decided first holds
+    assert find_interrupted(str(layer), [str(layer / "1")]).plan == PLAN
     again.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS})
     assert text(layer / "1") == "half"
     assert hidden(layer) == []
@@ -493,7 +497,8 @@ def test_other_mags_of_the_layer_can_be_written_meanwhile(layer, has_lock, exist
 
 
 def test_a_job_that_runs_is_no_interrupted_one(layer):
-    """Two processes that found the same interrupted job: the second is told who has it, and takes nothing away."""
+    """Two processes that found the same interrupted job: the second is told who has it, and takes
+    nothing away."""
     before = interrupted(layer)
     first = folder_of(layer, Owner.this_process("a test", before.owner.job))
     first.start("error", SETTINGS)
@@ -561,7 +566,8 @@ def test_an_update_leaves_its_targets(layer):
     assert hidden(layer) == []
 
 
-# ----------------------------------------------------------------------------- through the public verbs
+# ----------------------------------------------------------------------------- through the public
+# verbs
 
 
 def fake_death(monkeypatch, write):
@@ -687,7 +693,8 @@ def test_an_interruption_while_the_folder_is_removed(layer, monkeypatch, is_gone
 
 
 def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
-    """A full disk, say, after the record was written: discarding keeps the record, the next job into the layer renames the rest."""
+    """A full disk, say, after the record was written: discarding keeps the record, the next job
+    into the layer renames the rest."""
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
 
@@ -784,7 +791,8 @@ def test_an_unwritable_dataset_is_told_before_the_work(layer, monkeypatch):
 
 
 def test_a_job_that_is_just_ending_is_left_to_itself(layer, monkeypatch):
-    """Its plan is gone before its folder: another job that starts in that moment must not take it for dead."""
+    """Its plan is gone before its folder: another job that starts in that moment must not take it
+    for dead."""
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
     real, others = files.fsync, []
@@ -818,7 +826,8 @@ def test_a_job_folder_that_goes_while_others_look_at_it(layer, monkeypatch):
     assert hidden(layer) == []
 
 
-# ----------------------------------------------------------------------------- owners of locks, as SLURM knows them
+# ----------------------------------------------------------------------------- owners of locks, as
+# SLURM knows them
 
 
 _ELSEWHERE = {"host": "another-machine", "boot": "another start", "namespace": ""}
@@ -853,12 +862,15 @@ def _owner(batch):
         ("", "", 0, "", False),  # another machine, no SLURM: nobody knows
         ("slurm:hpc:7:0", "JobId=7 JobState=RUNNING Restarts=0 x=1", 0, "", False),
         ("slurm:hpc:7:0", "JobId=7 JobState=PENDING Restarts=0", 0, "", False),
-        ("slurm:hpc:7:0", "JobId=7 JobState=RUNNING Restarts=1", 0, "", True),  # put back into the queue, and started anew
+        # put back into the queue, and started anew
+        ("slurm:hpc:7:0", "JobId=7 JobState=RUNNING Restarts=1", 0, "", True),
         ("slurm:hpc:7:", "JobId=7 JobState=RUNNING Restarts=1", 0, "", False),  # the job as such
         ("slurm:hpc:7:0", "JobId=7 JobState=TIMEOUT Restarts=0", 0, "", True),
         ("slurm:hpc:7:", "JobId=7 JobState=CANCELLED Restarts=0", 0, "", True),
-        ("slurm:hpc:7:0", "", 1, "slurm_load_jobs error: Invalid job id specified", True),  # long over
-        ("slurm:other:7:0", "", 1, "slurm_load_jobs error: Invalid job id specified", False),  # of a cluster that cannot be asked
+        # long over
+        ("slurm:hpc:7:0", "", 1, "slurm_load_jobs error: Invalid job id specified", True),
+        # of a cluster that cannot be asked
+        ("slurm:other:7:0", "", 1, "slurm_load_jobs error: Invalid job id specified", False),
         ("slurm:hpc:7:0", "", 1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", False),
     ],
 )
@@ -879,7 +891,8 @@ def test_a_living_process_is_not_gone_whatever_slurm_says(slurm_says):
 
 
 def test_a_job_takes_over_from_itself(slurm_says, monkeypatch):
-    """The dependent job owns the locks before it runs, and its processes take them; put back into the queue, it takes them from its first start."""
+    """The dependent job owns the locks before it runs, and its processes take them; put back into
+    the queue, it takes them from its first start."""
     slurm_says("JobId=7 JobState=RUNNING Restarts=0")
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "hpc", "SLURMD_NODENAME": "n1"}.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,5 @@
-"""Locks that a power loss left empty: on a disk of this machine they belong to nobody, on a network file system they may."""
+"""Locks that a power loss left empty: on a disk of this machine they belong to nobody, on a network
+file system they may."""
 
 import os
 import time
@@ -30,7 +31,8 @@ def dataset(tmp_path):
 
 
 def leave_empty(path, seconds, monkeypatch, kind="ext4"):
-    """An empty lock, written so many seconds after the start of the machine, on a file system of this kind."""
+    """An empty lock, written so many seconds after the start of the machine, on a file system of
+    this kind."""
     path.write_bytes(b"")
     os.utime(path, (BOOT + seconds,) * 2)
     monkeypatch.setattr(local, "file_system", lambda path: kind)

@@ -150,9 +150,11 @@ def test_a_bar_on_a_terminal(err, monkeypatch):
         ({"done": 4, "failed": 1, "seconds": 50.0, "workers": 8}, "t: 4/10 tasks, 1 failed, 8 workers, ETA 00:00:50"),
         ({"done": 9, "failed": 1, "seconds": 3661.0}, "t: 9/10 tasks, 1 failed, 1 worker, after 01:01:01"),
         ({"done": 1, "nbytes_out": 3 << 30, "seconds": 10.0}, "t: 1/10 tasks, 3.2 GB out, 322 MB/s, 1 worker, ETA 00:01:30"),
-        ({"done": 2, "seconds": 90.0, "workers": 2, "first": None}, "t: 2/10 tasks, 2 workers"),  # the first tasks load and compile
+        # the first tasks load and compile
+        ({"done": 2, "seconds": 90.0, "workers": 2, "first": None}, "t: 2/10 tasks, 2 workers"),
         ({"done": 4, "seconds": 94.0, "workers": 2, "first": (2, 90.0)}, "t: 4/10 tasks, 2 workers, ETA 00:00:12"),
-        ({"failed": 1, "seconds": 10.0}, "t: 0/10 tasks, 1 failed, 1 worker"),  # nobody knows how long a task takes
+        # nobody knows how long a task takes
+        ({"failed": 1, "seconds": 10.0}, "t: 0/10 tasks, 1 failed, 1 worker"),
     ],
 )
 def test_lines(record, line):

@@ -1,4 +1,5 @@
-"""What was written: receipts, digests of files, and both added up for the report and the records that mags keep."""
+"""What was written: receipts, digests of files, and both added up for the report and the records
+that mags keep."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ VALUES = st.one_of(st.sampled_from([0, -1, 2**64 - 1, -(2**63), 0.0, -0.0, math.
 
 @st.composite
 def receipts(draw):
-    """Receipts of files and parts, with extremes of every type: 0 and NaN are values, None says that there is none."""
+    """Receipts of files and parts, with extremes of every type: 0 and NaN are values, None says
+    that there is none."""
     limits = draw(st.none() | st.tuples(VALUES, VALUES))
     return Receipt(
         draw(vectors(0, 2**40)),
@@ -117,7 +119,8 @@ def test_stats_are_those_of_numpy(dtype, kind, seed, data):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_nan_aside(first):
-    """A piece of nothing but NaN says nothing of the least and greatest value, whether it comes first or last."""
+    """A piece of nothing but NaN says nothing of the least and greatest value, whether it comes
+    first or last."""
     stats = Stats(MAG)
     pieces = [np.full((1, 2, 2, 2), np.nan, np.float32), np.full((1, 2, 2, 2), 3, np.float32)]
     for n, piece in enumerate(pieces if first else reversed(pieces)):
@@ -205,7 +208,8 @@ def test_order_does_not_matter(rows, random):
 
 @given(st.lists(ROWS, min_size=1, max_size=4, unique_by=lambda row: row[:3]), st.data())
 def test_any_number_counts(rows, data):
-    """Index along each axis, size, time: another value is another digest, and so is one file more or less."""
+    """Index along each axis, size, time: another value is another digest, and so is one file more
+    or less."""
     which, column = data.draw(st.integers(0, len(rows) - 1)), data.draw(st.integers(0, 4))
     before = rows_of(rows)
     after = before.copy()
@@ -248,7 +252,8 @@ POWERS = st.sampled_from([1, 2, 4, 8, 32, 1024])
     st.tuples(*[st.sampled_from([1, 2, 4, 8, 16])] * 3),
 )
 def test_groups_by_brute_force(rows, shard_shape, footprint):
-    """Files longer and shorter than cells, along each axis on its own: every cell has all files that touch it."""
+    """Files longer and shorter than cells, along each axis on its own: every cell has all files
+    that touch it."""
     expected = defaultdict(int)
     for row in rows:
         for cell in cells(cell_box(row[:3], shard_shape, BoundingBox((0, 0, 0), (1, 1, 1))), footprint):
@@ -440,7 +445,8 @@ STEPS = st.sampled_from([(2, 2, 2), (2, 2, 1), (1, 1, 2), (4, 1, 8)])
 
 @given(st.lists(STEPS, min_size=1, max_size=3), st.booleans(), st.integers(0, 99))
 def test_records_name_the_files_that_each_file_is_made_from(steps, cubes, seed):
-    """By brute force: all stored files of the finer mag that its footprint touches; those of the first mag are what the tasks have read."""
+    """By brute force: all stored files of the finer mag that its footprint touches; those of the
+    first mag are what the tasks have read."""
     random = np.random.default_rng(seed)
     shape = {"chunk_shape": (4, 4, 4), "shard_shape": (8, 8, 8) if cubes else (16, 8, 4)}
     tallies, mag = [], Mag(1, 1, 1)

@@ -51,7 +51,8 @@ def test_a_thread_whose_loop_has_ended_works_on_the_inner_loop_of_its_last_item(
     def work(number):
         if number == 0:
             owners.append(threading.get_ident())
-            has_item.wait(SECONDS)  # the other thread has the second item, and this one will have nothing left to do
+            # the other thread has the second item, and this one will have nothing left to do
+            has_item.wait(SECONDS)
             return
         has_item.set()
         share(range(2), lambda _: together.wait(SECONDS))

@@ -34,7 +34,8 @@ def _listening():
 
 
 def listening(number=None):
-    """Return (host, port) of every TCP socket on which a process or one that it started listens; by default this process."""
+    """Return (host, port) of every TCP socket on which a process or one that it started listens; by
+    default this process."""
     inodes, found = _listening(), set()
     for process in processes_below(number or os.getpid()):
         with suppress(OSError):

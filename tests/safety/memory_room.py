@@ -9,7 +9,8 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def memory_room(nbytes):
-    """Let allocations fail that would take more than so many bytes; without /proc there is no limit."""
+    """Let allocations fail that would take more than so many bytes; without /proc there is no
+    limit."""
     before, status = resource.getrlimit(resource.RLIMIT_AS), Path("/proc/self/statm")
     if status.exists():
         taken = int(status.read_text().split()[0]) * resource.getpagesize()

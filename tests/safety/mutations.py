@@ -1,4 +1,5 @@
-"""Damage to bytes, from a seed: what fuzz tests feed to readers. As many mutations as the profile of hypothesis asks for."""
+"""Damage to bytes, from a seed: what fuzz tests feed to readers. As many mutations as the profile
+of hypothesis asks for."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import numpy as np
 MUTATIONS = {"nightly": 100_000, "few": 20}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 30)
 """Mutations of each sample."""
 
-# Values that readers of text trust too easily: other types, huge and negative numbers, paths that lead elsewhere, half a surrogate pair.
+# Values that readers of text trust too easily: other types, huge and negative numbers, paths that
+# lead elsewhere, half a surrogate pair.
 TOKENS = (
     *(b"null", b"true", b"[]", b"{}", b"-1", b"0", b"1e308", b"NaN", b"1" * 25, b'""'),
     *(b'".."', b'"/"', b'"\\ud800"', b'"\\u0000"', b"[" * 2000, b'{"a":' * 2000),

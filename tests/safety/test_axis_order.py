@@ -1,4 +1,5 @@
-"""Layers of WEBKNOSSOS datasets that are N5 or Zarr arrays: ``axisOrder``, ``numChannels`` and ``channelIndex`` say what their dimensions are."""
+"""Layers of WEBKNOSSOS datasets that are N5 or Zarr arrays: ``axisOrder``, ``numChannels`` and
+``channelIndex`` say what their dimensions are."""
 
 import json
 
@@ -18,9 +19,15 @@ def write_layer(folder, array, data_format, channels, mag_entry=None, extra=None
     """Write a dataset of one layer, whose array has its dimensions as ``axisOrder`` counts them."""
     box = {"topLeft": [0, 0, 0], "width": 4, "height": 5, "depth": 6}
     layer = {
-        "name": "em", "category": "color", "boundingBox": box, "dataFormat": data_format, "elementClass": "uint8", "numChannels": channels,
-        "mags": [{"mag": [1, 1, 1], "path": "./em/1", **(mag_entry or {})}], **(extra or {}),
-    }  # fmt: skip
+        "name": "em",
+        "category": "color",
+        "boundingBox": box,
+        "dataFormat": data_format,
+        "elementClass": "uint8",
+        "numChannels": channels,
+        "mags": [{"mag": [1, 1, 1], "path": "./em/1", **(mag_entry or {})}],
+        **(extra or {}),
+    }
     if channels is None:
         del layer["numChannels"]
     folder.mkdir()
@@ -74,10 +81,14 @@ REFUSED = {
     "channels of an array without": (VOXELS[0], 3, {}, {}, FormatError, "found 1 in the array"),
     "a channel that is not there": (VOXELS, 1, {"channelIndex": 3}, {}, FormatError, "found 3 in the array"),
     "time": (
-        VOXELS, 1, {"axisOrder": {"x": 1, "y": 2, "z": 3}}, {"additionalAxes": [{"name": "t", "index": 0, "bounds": [0, 3]}]}, UnsupportedError,
+        VOXELS,
+        1,
+        {"axisOrder": {"x": 1, "y": 2, "z": 3}},
+        {"additionalAxes": [{"name": "t", "index": 0, "bounds": [0, 3]}]},
+        UnsupportedError,
         "axis 't' of length 3",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("data_format", ["n5", pytest.param("zarr3", marks=NEEDS_ZARR)])
@@ -94,7 +105,8 @@ def test_the_library_agrees(tmp_path):
     turned = VOXELS.transpose([0, 3, 2, 1])
     for data_format in ("n5", "zarr3"):
         dataset = write_layer(tmp_path / data_format, turned, data_format, 3, {"axisOrder": {"c": 0, "x": 3, "y": 2, "z": 1}}, {"elementClass": "uint24"})
-        theirs = webknossos.Dataset.open(dataset).get_layer("em").get_mag(1).read()  # in the order of the dimensions
+        # in the order of the dimensions
+        theirs = webknossos.Dataset.open(dataset).get_layer("em").get_mag(1).read()
         np.testing.assert_array_equal(np.squeeze(theirs).transpose([0, 3, 2, 1]), wkwdask.read(dataset))
 
 

@@ -1,4 +1,5 @@
-"""Small files that decompress to hundreds of megabytes: readers take no more memory than the data may have, and say what is wrong."""
+"""Small files that decompress to hundreds of megabytes: readers take no more memory than the data
+may have, and say what is wrong."""
 
 from __future__ import annotations
 

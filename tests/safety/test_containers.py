@@ -1,4 +1,5 @@
-"""Containers in which one array cannot be read: the others are listed and read, and the bad one is named."""
+"""Containers in which one array cannot be read: the others are listed and read, and the bad one is
+named."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def test_one_broken_array_does_not_hide_the_others(tmp_path, version, kind):
     listed = run_here("info", path)
     assert listed.returncode == 0, listed.stderr
     assert all(name in listed.stdout for name in ("a", "below/c"))
-    if version == 3 or kind not in ("attributes", "an unknown codec"):  # which version 2 keeps elsewhere, or looks up later
+    if version == 3 or kind not in ("attributes", "an unknown codec"):
+        # which version 2 keeps elsewhere, or looks up later
         assert f"{path}/bad" in listed.stdout
         with pytest.raises(WkwDaskError, match=f"{path}/bad"):
             wkwdask.read(path, layer="bad")

@@ -1,4 +1,5 @@
-"""Files of every kind, damaged in many ways: readers work, or raise one of our errors or an OSError that names the file."""
+"""Files of every kind, damaged in many ways: readers work, or raise one of our errors or an OSError
+that names the file."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Kind:
     """Packages without which the sample cannot be made."""
 
 
-# ------------------------------------------------------------------------------------------------ WKW and datasets
+# ------------------------------------------------------------------------------------------------
+# WKW and datasets
 
 
 def _dataset(folder: Path) -> Path:
@@ -76,7 +78,8 @@ def _rewrite_dataset(folder: Path) -> list[Callable[[], Any]]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ precomputed
+# ------------------------------------------------------------------------------------------------
+# precomputed
 
 
 def _volume(encoding: str = "raw", dtype: Any = np.uint8, channels: int = 1, *, sharded: bool = False) -> Callable[[Path], Path]:
@@ -127,7 +130,8 @@ def _xz(data: bytes) -> bytes:
     return lzma.compress(data)
 
 
-# ------------------------------------------------------------------------------------------------ N5
+# ------------------------------------------------------------------------------------------------
+# N5
 
 
 def _n5(compression: str) -> Callable[[Path], Path]:
@@ -150,8 +154,14 @@ def _n5_group(folder: Path) -> Path:
         transform = {"axes": ["z", "y", "x"], "scale": [40.0, 4.0, 4.0], "translate": [0.0, 0.0, 0.0], "units": ["nm", "nm", "nm"]}
         write_dataset(folder / f"data.n5/em/s{number}", _CELLS[::step, ::step, ::step], (8, 8, 8), "gzip", downsamplingFactors=factors, transform=transform)
     path = {"path": "s0", "transform": {"axes": ["z", "y", "x"], "scale": [40.0, 4.0, 4.0], "translate": [0.0, 0.0, 0.0], "units": ["nm", "nm", "nm"]}}
-    attributes = {"multiscales": [{"name": "em", "datasets": [path]}], "axes": ["x", "y", "z"], "units": ["nm"] * 3, "resolution": [4.0, 4.0, 40.0],
-                  "scales": [[1, 1, 1], [2, 2, 2]], "pixelResolution": {"unit": "nm", "dimensions": [4.0, 4.0, 40.0]}}  # fmt: skip
+    attributes = {
+        "multiscales": [{"name": "em", "datasets": [path]}],
+        "axes": ["x", "y", "z"],
+        "units": ["nm"] * 3,
+        "resolution": [4.0, 4.0, 40.0],
+        "scales": [[1, 1, 1], [2, 2, 2]],
+        "pixelResolution": {"unit": "nm", "dimensions": [4.0, 4.0, 40.0]},
+    }
     write_attributes(folder / "data.n5/em", **attributes)
     write_attributes(folder / "data.n5", n5="4.0.0")
     return folder / "data.n5/em/attributes.json"
@@ -174,7 +184,8 @@ def _use_n5_group(folder: Path) -> list[Callable[[], Any]]:
     return [*_use_n5(folder), lambda: wkwdask.n5_as_zarr(f"n5://{folder}/data.n5")]
 
 
-# ------------------------------------------------------------------------------------------------ Zarr
+# ------------------------------------------------------------------------------------------------
+# Zarr
 
 
 def _zarr(name: str, version: int = 3, **options: Any) -> Callable[[Path], Path]:
@@ -224,7 +235,8 @@ def _rewrite_ngff(folder: Path) -> list[Callable[[], Any]]:
     return [lambda: wkwdask.to_zarr(_CELLS[:4, :4, :4], folder / "image.zarr", mag="4-4-2", voxel_size=(4, 4, 35), existing="overwrite")]
 
 
-# ------------------------------------------------------------------------------------------------ foreign images and arrays
+# ------------------------------------------------------------------------------------------------
+# foreign images and arrays
 
 
 def _saved(name: str, save: Callable[[Path], Any]) -> Callable[[Path], Path]:
@@ -276,7 +288,8 @@ def _planned(name: str, source: str = "") -> Callable[[Path], list[Callable[[], 
     return lambda folder: [lambda: wkwdask.plan_convert(f"{folder}/{name}{source}", folder / "new/color/1", voxel_size=(4, 4, 40))]
 
 
-# ------------------------------------------------------------------------------------------------ mappings and annotations
+# ------------------------------------------------------------------------------------------------
+# mappings and annotations
 
 
 def _mapping(name: str, save: Callable[[Path], Any]) -> Callable[[Path], Path]:
@@ -325,7 +338,8 @@ def _merge(folder: Path) -> list[Callable[[], Any]]:
     return [lambda: wkwdask.merge(folder / "ds/seg/1", folder / "annotation.zip", folder / "merged/1", existing="overwrite")]
 
 
-# ------------------------------------------------------------------------------------------------ settings
+# ------------------------------------------------------------------------------------------------
+# settings
 
 
 _JOBQUEUE = """kind: jobqueue
@@ -361,7 +375,8 @@ metadata: {name: data}
 
 
 def _use_cluster(folder: Path) -> list[Callable[[], Any]]:
-    return [lambda: run_here("--debug", "cluster", "render", folder / "site.yaml")]  # errors are raised, nothing is started
+    # errors are raised, nothing is started
+    return [lambda: run_here("--debug", "cluster", "render", folder / "site.yaml")]
 
 
 def _manifest(folder: Path) -> Path:
@@ -397,8 +412,10 @@ KINDS = {
     "Zarr chunk gzip": Kind(_zarr("c/0/0/0", compressors=lambda: _codec("GzipCodec")), _use_zarr, needs=("zarr",)),
     "Zarr chunk blosc": Kind(_zarr("c/0/0/0", compressors=lambda: _codec("BloscCodec")), _use_zarr, needs=("zarr",)),
     "Zarr shard": Kind(_zarr("c/0/0/0", shards=(10, 12, 16)), _use_zarr, needs=("zarr",)),
-    **{f"Zarr 2 chunk {name}": Kind(_zarr("0.0.0", 2, compressors=lambda name=name: _numcodec(name)), _use_zarr, needs=("zarr",)) for name in
-       ("GZip", "Zlib", "BZ2", "LZMA", "Zstd", "Blosc", "LZ4")},
+    **{
+        f"Zarr 2 chunk {name}": Kind(_zarr("0.0.0", 2, compressors=lambda name=name: _numcodec(name)), _use_zarr, needs=("zarr",))
+        for name in ("GZip", "Zlib", "BZ2", "LZMA", "Zstd", "Blosc", "LZ4")
+    },
     "NGFF 0.4 .zattrs": Kind(_ngff("0.4", ".zattrs"), _use_ngff, _rewrite_ngff, needs=("zarr",)),
     "NGFF 0.4 .zgroup": Kind(_ngff("0.4", ".zgroup"), _use_ngff, _rewrite_ngff, needs=("zarr",)),
     "NGFF 0.4 .zarray": Kind(_ngff("0.4", "2-2-1/.zarray"), _use_ngff, _rewrite_ngff, needs=("zarr",)),
@@ -420,7 +437,7 @@ KINDS = {
     "annotation": Kind(_annotated, _merge),
     "cluster YAML": Kind(_saved("site.yaml", lambda path: path.write_text(_JOBQUEUE)), _use_cluster, needs=("dask_jobqueue",)),
     "Kubernetes YAML": Kind(_saved("site.yaml", lambda path: path.write_text(_KUBERNETES)), _use_cluster),
-}  # fmt: skip
+}
 
 
 def _codec(name: str) -> Any:
@@ -435,7 +452,8 @@ def _numcodec(name: str) -> Any:
     return getattr(numcodecs, name)()
 
 
-# ------------------------------------------------------------------------------------------------ the test
+# ------------------------------------------------------------------------------------------------
+# the test
 
 
 @contextlib.contextmanager
@@ -463,7 +481,8 @@ def damage_of(kind: Kind, folder: Path, seed: int, sample: bytes, path: Path) ->
     """Damage a sample, use it, and give what is raised and should not be."""
     wrong: list[BaseException] = []
     path.write_bytes(mutated(sample, seed))
-    os.utime(path, ns=(seed * 10**9, seed * 10**9))  # so that nothing that was kept of the last one is believed
+    # so that nothing that was kept of the last one is believed
+    os.utime(path, ns=(seed * 10**9, seed * 10**9))
     for call in [*kind.use(folder), *(kind.slow(folder) if seed % 10 == 0 else ())]:
         signal.alarm(_SECONDS)
         try:

@@ -1,4 +1,5 @@
-"""Damaged records of jobs: any bytes are understood, or named in one of our errors, and nothing but the dataset changes."""
+"""Damaged records of jobs: any bytes are understood, or named in one of our errors, and nothing but
+the dataset changes."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def interrupted(job, folder):
 
 
 def pyramid_stopped(folder):
-    """An interrupted pyramid that has been shared out, with lines of its progress and of what failed."""
+    """An interrupted pyramid that has been shared out, with lines of its progress and of what
+    failed."""
     interrupted(lambda folder: wkwdask.build_pyramid(folder, "color", mags=["2"], method="max", existing="overwrite"), folder)
     (root,) = (folder / "color").glob(".wkwdask-job-*")
     size = {"elements": None, "cpus": None, "seconds": None, "memory_nbytes": None}

@@ -1,4 +1,5 @@
-"""Errors that a newcomer meets: each has the right class, and names the file, what was found, and the remedy."""
+"""Errors that a newcomer meets: each has the right class, and names the file, what was found, and
+the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ VOXELS = np.arange(210, dtype=np.uint8).reshape(5, 6, 7)
 
 
 def n5_without_root_attributes(folder):
-    """Write an N5 container whose root and groups have no attributes, as ``createGroup`` of n5 leaves it."""
+    """Write an N5 container whose root and groups have no attributes, as ``createGroup`` of n5
+    leaves it."""
     wkwdask.to_n5(np.ones((1, 8, 8, 8), np.uint8), folder / "x.n5/a/raw")
     for group in ("x.n5", "x.n5/a"):
         (folder / group / "attributes.json").unlink(missing_ok=True)
@@ -50,9 +52,15 @@ def zarr_of_huge_chunks(folder):
     grid = {"name": "regular", "configuration": {"chunk_shape": [1 << 53, 4, 4]}}
     keys = {"name": "default", "configuration": {"separator": "/"}}
     document = {
-        "zarr_format": 3, "node_type": "array", "shape": [1 << 53, 4, 4], "data_type": "uint8", "chunk_grid": grid, "chunk_key_encoding": keys,
-        "fill_value": 0, "codecs": [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}],
-    }  # fmt: skip
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [1 << 53, 4, 4],
+        "data_type": "uint8",
+        "chunk_grid": grid,
+        "chunk_key_encoding": keys,
+        "fill_value": 0,
+        "codecs": [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}],
+    }
     (folder / "huge.zarr/zarr.json").write_text(json.dumps(document))
 
 
@@ -60,9 +68,15 @@ def zarr_of_a_rectilinear_grid(folder):
     (folder / "rect.zarr").mkdir()
     grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[2, 3], [3, 3], [7]]}}
     document = {
-        "zarr_format": 3, "node_type": "array", "shape": [5, 6, 7], "data_type": "uint8", "chunk_grid": grid, "chunk_key_encoding": {"name": "default"},
-        "fill_value": 0, "codecs": [{"name": "bytes"}],
-    }  # fmt: skip
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [5, 6, 7],
+        "data_type": "uint8",
+        "chunk_grid": grid,
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0,
+        "codecs": [{"name": "bytes"}],
+    }
     (folder / "rect.zarr/zarr.json").write_text(json.dumps(document))
 
 
@@ -244,7 +258,8 @@ def test_a_missing_filter_of_hdf5_is_named_before_anything_is_written(tmp_path, 
     with h5py.File(tmp_path / "a.h5", "w") as file:
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_chunk((4, 4, 4))
-        properties.set_filter(444, h5py.h5z.FLAG_OPTIONAL, ())  # no registered filter, so no plugin can have it
+        # no registered filter, so no plugin can have it
+        properties.set_filter(444, h5py.h5z.FLAG_OPTIONAL, ())
         data = h5py.h5d.create(file.id, b"raw", h5py.h5t.NATIVE_UINT8, h5py.h5s.create_simple((4, 4, 4)), dcpl=properties)
         data.write_direct_chunk((0, 0, 0), bytes(64), 0)
     with pytest.raises(ModuleNotFoundError, match=r"/a.h5:/raw: needs the HDF5 filter 444.*pip install hdf5plugin"):

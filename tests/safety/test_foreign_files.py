@@ -1,4 +1,5 @@
-"""Files of other programs that are damaged or crafted: one error that names the file, for each error of a library of it."""
+"""Files of other programs that are damaged or crafted: one error that names the file, for each
+error of a library of it."""
 
 from __future__ import annotations
 

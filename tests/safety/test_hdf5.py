@@ -1,4 +1,5 @@
-"""HDF5 files that lead to other files, and folders and archives with links: nothing outside is read unless it is allowed."""
+"""HDF5 files that lead to other files, and folders and archives with links: nothing outside is read
+unless it is allowed."""
 
 from __future__ import annotations
 

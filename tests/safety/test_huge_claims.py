@@ -1,4 +1,5 @@
-"""Metadata that claim 2^31 voxels and more along an axis, where three files are stored: work is bounded by these, or an error names file and field."""
+"""Metadata that claim 2^31 voxels and more along an axis, where three files are stored: work is
+bounded by these, or an error names file and field."""
 
 import json
 import resource
@@ -150,8 +151,11 @@ def test_xarray_refuses_a_coordinate_for_each_voxel(tmp_path):
 def test_what_no_software_counts_is_refused(tmp_path, name, size):
     url = WRITERS[name](tmp_path / "v", 128)
     record, field = {
-        "wkw": ("datasource-properties.json", "boundingBox"), "precomputed": ("info", "size"), "n5": ("attributes.json", "dimensions"), "zarr": ("", "shape"),
-    }[name]  # fmt: skip
+        "wkw": ("datasource-properties.json", "boundingBox"),
+        "precomputed": ("info", "size"),
+        "n5": ("attributes.json", "dimensions"),
+        "zarr": ("", "shape"),
+    }[name]
     path = tmp_path / "v" / (record or "zarr.json")
     path.write_text(path.read_text().replace("128", str(size)))
     for call in (wkwdask.open, wkwdask.read, lambda url: wkwdask.convert(url, tmp_path / "out"), lambda url: wkwdask.preview(url, tmp_path / "p.png")):

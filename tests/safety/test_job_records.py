@@ -1,4 +1,5 @@
-"""Records of jobs never reach out of their dataset: not those of a copy, nor those of a dataset from elsewhere."""
+"""Records of jobs never reach out of their dataset: not those of a copy, nor those of a dataset
+from elsewhere."""
 
 from __future__ import annotations
 
@@ -177,7 +178,8 @@ def test_the_report_of_a_copy_names_the_copy(tmp_path):
     assert tree(original) == before
 
 
-# ----------------------------------------------------------------------------- records from elsewhere
+# ----------------------------------------------------------------------------- records from
+# elsewhere
 
 
 def ended_owner(job, **changes):
@@ -201,7 +203,8 @@ def make_job(layer, record=None, plan=None, job="X"):
 
 @pytest.fixture
 def case(tmp_path):
-    """A dataset from elsewhere, somebody's folder beside it, and a link in the first that leads to the second."""
+    """A dataset from elsewhere, somebody's folder beside it, and a link in the first that leads to
+    the second."""
     make_dataset(tmp_path / "victim", mags=("1",))
     dataset = make_dataset(tmp_path / "dataset")
     (dataset / ".linked").symlink_to(tmp_path / "victim")

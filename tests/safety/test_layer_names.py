@@ -1,4 +1,5 @@
-"""A ``datasource-properties.json`` from elsewhere whose layers have names and paths that lead out of the dataset, or that no file system takes."""
+"""A ``datasource-properties.json`` from elsewhere whose layers have names and paths that lead out
+of the dataset, or that no file system takes."""
 
 from __future__ import annotations
 

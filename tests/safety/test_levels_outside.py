@@ -1,4 +1,5 @@
-"""Documents and links that lead out of a volume: nothing outside is written, deleted, set aside or served, unless the call allows it."""
+"""Documents and links that lead out of a volume: nothing outside is written, deleted, set aside or
+served, unless the call allows it."""
 
 import contextlib
 import json
@@ -42,9 +43,13 @@ WRITERS = {
 }
 LEVELS = {"wkw": "color/2", "precomputed": "16_16_16", "precomputed-shards": "16_16_16", "ngff-0.4": "2", "ngff-0.5": "2", "n5": "s1"}
 DOCUMENTS = {
-    "wkw": "datasource-properties.json", "precomputed": "info", "precomputed-shards": "info", "ngff-0.4": ".zattrs", "ngff-0.5": "zarr.json",
+    "wkw": "datasource-properties.json",
+    "precomputed": "info",
+    "precomputed-shards": "info",
+    "ngff-0.4": ".zattrs",
+    "ngff-0.5": "zarr.json",
     "n5": "attributes.json",
-}  # fmt: skip
+}
 
 
 def _entries(kind, document):
@@ -57,7 +62,8 @@ def _entries(kind, document):
 
 
 def edit(kind, folder, change):
-    """Change the list of levels in the document of a volume; ``change`` gets the entries and the field with their names."""
+    """Change the list of levels in the document of a volume; ``change`` gets the entries and the
+    field with their names."""
     path = folder / DOCUMENTS[kind]
     document = json.loads(path.read_text())
     change(*_entries(kind, document))
@@ -163,7 +169,8 @@ def test_nothing_outside_changes(volumes, originals, verb):
     result = tried(verb, kind, f"{WRITERS[kind][0]}{volume}", originals)
     assert contents(outside) == before
     if kind == "n5" and way != "link" and verb in NEW:
-        assert result.startswith(f"{volume}/s1")  # N5 numbers levels: no name in the document makes it another folder
+        # N5 numbers levels: no name in the document makes it another folder
+        assert result.startswith(f"{volume}/s1")
     elif kind == "wkw" and way != "link" and verb == "region":
         assert "no such folder" in result  # a mag is named by its folder
     else:
@@ -285,7 +292,8 @@ def test_rm_refuses_a_mag_or_a_layer_that_is_a_link(originals, tmp_path):
     assert contents(tmp_path / "A") == before
 
 
-# ------------------------------------------------------------------------------------------------ documents that are links
+# ------------------------------------------------------------------------------------------------
+# documents that are links
 
 LEVEL_DOCUMENTS = {"wkw": "header.wkw", "ngff-0.4": ".zarray", "ngff-0.5": "zarr.json", "n5": "attributes.json"}
 OF_IMAGES = {
@@ -294,7 +302,8 @@ OF_IMAGES = {
         wkwdask.convert(f"{source}/wkw/color/1", url, existing="overwrite", **more) if kind == "n5" else VERBS["convert"](kind, url, source, **more)
     ),
 }
-"""Verbs that reach the documents: N5 refuses a level that is inside another one before it looks at them."""
+"""Verbs that reach the documents: N5 refuses a level that is inside another one before it looks at
+them."""
 LINKED = [*((kind, "image") for kind in WRITERS), *((kind, "level") for kind in LEVEL_DOCUMENTS)]
 
 
@@ -313,7 +322,8 @@ def _link(document, target):
 
 @pytest.fixture
 def linked(request, originals, tmp_path):
-    """Two volumes: a document of B is a link to that of A, and one file of B is damaged unless the test says otherwise."""
+    """Two volumes: a document of B is a link to that of A, and one file of B is damaged unless the
+    test says otherwise."""
     kind, which = request.param
     for name in "AB":
         shutil.copytree(originals / kind, tmp_path / name)
@@ -385,8 +395,11 @@ def test_ways_of_a_link(originals, tmp_path, kind, way):
     elif way == "through a folder":
         (tmp_path / "B" / "folder").symlink_to("../A")
     target = {
-        "a link to a link": "other", "through a folder": f"folder/{DOCUMENTS[kind]}", "dangling": "../A/missing", "absolute": outside / DOCUMENTS[kind],
-    }[way]  # fmt: skip
+        "a link to a link": "other",
+        "through a folder": f"folder/{DOCUMENTS[kind]}",
+        "dangling": "../A/missing",
+        "absolute": outside / DOCUMENTS[kind],
+    }[way]
     document.symlink_to(target)
     before = contents(outside), contents(tmp_path / "B")
     for verb in ("pyramid", "rm", "rm whole", "region", "save", "update", "rechunk", "quarantine"):
@@ -438,7 +451,8 @@ def test_links_inside_of_the_root_are_kept(originals, tmp_path, kind, verb, root
 
 
 def test_an_edit_of_a_level_does_not_change_the_document_of_another(originals, tmp_path):
-    """A linked document of a level becomes an own one, wherever the link leads, unless it stays in the folder of the level."""
+    """A linked document of a level becomes an own one, wherever the link leads, unless it stays in
+    the folder of the level."""
     volume, url = _copied(originals, "n5", tmp_path / "B")
     wkwdask.rm(url, mags=["1"])
     shutil.copyfile(volume / "s1" / "attributes.json", volume / "shared.json")
@@ -509,7 +523,8 @@ def test_outputs_that_are_links_are_not_written_through(originals, tmp_path):
     assert contents(tmp_path / "A") == before
 
 
-# ------------------------------------------------------------------------------------------------ links above the image
+# ------------------------------------------------------------------------------------------------
+# links above the image
 
 ABOVE = {
     "the folder of labels": ("labels", "labels/seg"),
@@ -556,7 +571,8 @@ def nested(tmp_path_factory):
 
 @pytest.fixture
 def linked_above(request, nested, tmp_path):
-    """Two volumes: a folder or document of B, above an image or the image itself, is a link to that of A."""
+    """Two volumes: a folder or document of B, above an image or the image itself, is a link to that
+    of A."""
     kind, link = NESTED[request.param]
     for name in "AB":
         shutil.copytree(nested / kind, tmp_path / name)
@@ -575,7 +591,8 @@ def test_nothing_changes_behind_a_link_above_the_image(linked_above, originals, 
     result = tried(verb, kind, url, originals, verbs=OF_NESTED)
     assert contents(outside) == before[0], result
     if verb == "new" and name == "labels/seg":
-        assert wkwdask.verify(url.replace("/seg", "/new")).is_sound  # the folder of labels is an own one
+        # the folder of labels is an own one
+        assert wkwdask.verify(url.replace("/seg", "/new")).is_sound
     elif verb in ("repair", "quarantine", "salvage", "rebuild"):
         assert contents(volume) == before[1], result  # no fault
     else:
@@ -601,7 +618,8 @@ def test_nothing_is_repaired_behind_a_link_above_the_image(linked_above, origina
 )
 @pytest.mark.parametrize("linked_above", NESTED, indirect=True)
 def test_what_is_allowed_behind_a_link_above_the_image_happens_there(linked_above, originals, verb):
-    """The lists of both volumes stay true; a time point that leads out of its setup has two lists, and is refused."""
+    """The lists of both volumes stay true; a time point that leads out of its setup has two lists,
+    and is refused."""
     kind, name, outside, volume, url = linked_above
     before = contents(outside), contents(volume)
     result = tried(verb, kind, url, originals, verbs=OF_NESTED, allow_external=True)
@@ -661,7 +679,8 @@ def test_documents_of_a_view_stay_inside_of_the_container(linked_above):
     assert contents(outside) == before
 
 
-# ------------------------------------------------------------------------------------------------ other ways
+# ------------------------------------------------------------------------------------------------
+# other ways
 
 
 def _copied(originals, kind, folder):
@@ -679,7 +698,8 @@ BELOW, SAME = ("{}/inner", "{}/9"), ("./{}", "{}/../{}", "{}//")
     ("kind", "name", "inner"),
     [
         *((kind, name, inner) for kind, name in OWN_LEVELS for inner in (*BELOW, *SAME)),
-        *(("n5", "s1", inner) for inner in BELOW),  # an N5 dataset states its own mag, so two names of one folder are one level
+        # an N5 dataset states its own mag, so two names of one folder are one level
+        *(("n5", "s1", inner) for inner in BELOW),
     ],
 )
 def test_a_level_is_not_removed_or_replaced_with_another(originals, tmp_path, kind, name, inner):
@@ -823,13 +843,26 @@ def test_links_of_levels_are_decoded_for_viewers(originals, tmp_path):
 @pytest.mark.parametrize(
     ("folder", "name", "expected"),
     [
-        ("/v", "8_8_8", "/v/8_8_8"), ("/v", "./a//b/", "/v/a/b"), ("/v", "a/../../x", "/x"), ("/v", "../v/a", "/v/a"), ("/v", "", "/v"), ("/v", ".", "/v"),
-        ("/v", "/abs/../x", "/x"), ("/v", "file:///x/y", "/x/y"), ("/v", "gs://b/x", "gs://b/x"), ("/v", "..\\x", "/v/..\\x"),
+        ("/v", "8_8_8", "/v/8_8_8"),
+        ("/v", "./a//b/", "/v/a/b"),
+        ("/v", "a/../../x", "/x"),
+        ("/v", "../v/a", "/v/a"),
+        ("/v", "", "/v"),
+        ("/v", ".", "/v"),
+        ("/v", "/abs/../x", "/x"),
+        ("/v", "file:///x/y", "/x/y"),
+        ("/v", "gs://b/x", "gs://b/x"),
+        ("/v", "..\\x", "/v/..\\x"),
         ("/v", "%2e%2e/x", "/v/%2e%2e/x"),
-        ("/v", "~/x", "/v/~/x"), ("/v", "../../../../x", "/x"), ("https://host/v", "../x", "https://host/x"), ("https://host/v", "../../../x", "https://host/x"),
-        ("memory://v", "../x", "memory://x"), ("memory://v", "../../x", "memory://x"), ("/a.zip|zip:/v", "../../../x", "/a.zip|zip:/x"),
+        ("/v", "~/x", "/v/~/x"),
+        ("/v", "../../../../x", "/x"),
+        ("https://host/v", "../x", "https://host/x"),
+        ("https://host/v", "../../../x", "https://host/x"),
+        ("memory://v", "../x", "memory://x"),
+        ("memory://v", "../../x", "memory://x"),
+        ("/a.zip|zip:/v", "../../../x", "/a.zip|zip:/x"),
     ],
-)  # fmt: skip
+)
 def test_names_become_paths(folder, name, expected):
     from wkwdask.store.paths import stated_path
 

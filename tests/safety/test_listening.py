@@ -1,4 +1,5 @@
-"""Addresses of clusters: dashboards listen only on their own machine, and TLS refuses clients without a certificate."""
+"""Addresses of clusters: dashboards listen only on their own machine, and TLS refuses clients
+without a certificate."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def test_a_dashboard_for_all_is_asked_for():
 def test_dashboards_of_jobs_listen_on_their_machine_only(name):
     """The scheduler's, which is here, and those of the workers."""
     pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
-    with wkwdask.cluster(name, adaptive={"minimum": 0, "maximum": 1}) as client:  # no job is submitted
+    with wkwdask.cluster(name, adaptive={"minimum": 0, "maximum": 1}) as client:
+        # no job is submitted
         link = urlsplit(client.dashboard_link)
         assert link.hostname == "127.0.0.1"
         assert {host for host, port in listening() if port == link.port} == {"127.0.0.1"}
@@ -70,7 +72,8 @@ def test_dashboards_of_jobs_listen_on_their_machine_only(name):
 
 
 def run_allocation(name, folder, **environment):
-    """Run a batch script without SLURM, and give where its processes listen, the scheduler's address and the link to the dashboard."""
+    """Run a batch script without SLURM, and give where its processes listen, the scheduler's
+    address and the link to the dashboard."""
     (folder / "bin").mkdir()
     (folder / "bin" / "srun").write_text(SRUN)
     (folder / "bin" / "srun").chmod(0o755)

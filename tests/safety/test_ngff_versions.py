@@ -1,4 +1,5 @@
-"""OME-NGFF images of versions that are not known: refused by every function, with the way to the plain array."""
+"""OME-NGFF images of versions that are not known: refused by every function, with the way to the
+plain array."""
 
 import json
 
@@ -37,9 +38,15 @@ def test_every_function_refuses_it(tmp_path, name):
     known = write_image(tmp_path / "known", {"ome": {"version": "0.5", **KNOWN}})
     for url in (image, f"zarr://{image}"):
         for call in (
-            wkwdask.open, wkwdask.info, wkwdask.read, lambda url: wkwdask.convert(url, tmp_path / "ds"), lambda url: wkwdask.plan_convert(url, tmp_path / "ds"),
-            lambda url: wkwdask.diff(url, known), lambda url: wkwdask.diff(known, url), lambda url: wkwdask.preview(url, tmp_path / "p.png"),
-        ):  # fmt: skip
+            wkwdask.open,
+            wkwdask.info,
+            wkwdask.read,
+            lambda url: wkwdask.convert(url, tmp_path / "ds"),
+            lambda url: wkwdask.plan_convert(url, tmp_path / "ds"),
+            lambda url: wkwdask.diff(url, known),
+            lambda url: wkwdask.diff(known, url),
+            lambda url: wkwdask.preview(url, tmp_path / "p.png"),
+        ):
             with pytest.raises(UnsupportedError, match=message):
                 call(url)
     with pytest.raises(UnsupportedError, match=message):

@@ -1,4 +1,5 @@
-"""Jobs of layers that a link leads to: their records are about the folder that they really lie in, and jobs of the same call are completed there."""
+"""Jobs of layers that a link leads to: their records are about the folder that they really lie in,
+and jobs of the same call are completed there."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def test_a_killed_job_is_completed(tmp_path, job, finisher):
         JOBS[job](dataset)
     else:
         wkwdask.repair(dataset)
-        assert list((tmp_path / "disk" / "color").glob(".wkwdask-job-*"))  # it is outside of the dataset
+        # it is outside of the dataset
+        assert list((tmp_path / "disk" / "color").glob(".wkwdask-job-*"))
         assert "finish" in {action.verb for action in wkwdask.repair(dataset, allow_external=True).actions}
     for mag in (mag.mag for mag in wkwdask.info(expected).layers[0].mags):
         np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag), wkwdask.read(expected, mag=mag))

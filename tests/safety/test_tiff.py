@@ -1,4 +1,5 @@
-"""TIFF files that are damaged or crafted: an error that names the file, soon, and never zeros in place of what is stored."""
+"""TIFF files that are damaged or crafted: an error that names the file, soon, and never zeros in
+place of what is stored."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def image_tags(height, width=64, **more):
 
 
 def write(path, *directories, data=b""):
-    """A TIFF of some data and then the directories, each a list of tags; the last may lead to any offset."""
+    """A TIFF of some data and then the directories, each a list of tags; the last may lead to any
+    offset."""
     raw = b"II*\0" + struct.pack("<I", 8 + len(data)) + data
     for n, tags in enumerate(directories):
         size = 2 + 12 * len(tags) + 4

@@ -11,7 +11,8 @@ from support.commands import COMMAND
 
 
 def submit(capsys, *arguments, config="slurm-array", elements=2):
-    """Submit a command; returns the ids of the array and of the job after it, None if it submitted none."""
+    """Submit a command; returns the ids of the array and of the job after it, None if it submitted
+    none."""
     capsys.readouterr()
     with regions_of(32), rechunks_of(32):
         COMMAND.main(["submit", *map(str, arguments), "--cluster", config, "--elements", str(elements), "--memory", "1G"], standalone_mode=False)
@@ -25,7 +26,8 @@ def ids_in(printed):
 
 
 def finished(slurm, jobs, logs="wkwdask-logs"):
-    """Wait for the job after an array, and for those after further arrays; returns the last state and all output."""
+    """Wait for the job after an array, and for those after further arrays; returns the last state
+    and all output."""
     state = ""
     printed = ""
     while jobs is not None:

@@ -6,9 +6,17 @@ import os
 import time
 
 SITE = {
-    "queue": "debug", "interface": "lo", "cores": 1, "processes": 1, "memory": "1GiB", "walltime": "00:10:00", "lifetime": "8m", "lifetime_stagger": "1m",
-    "lost_after": "300ms", "queue_check": "300ms",
-}  # fmt: skip
+    "queue": "debug",
+    "interface": "lo",
+    "cores": 1,
+    "processes": 1,
+    "memory": "1GiB",
+    "walltime": "00:10:00",
+    "lifetime": "8m",
+    "lifetime_stagger": "1m",
+    "lost_after": "300ms",
+    "queue_check": "300ms",
+}
 
 
 def nap(seconds):

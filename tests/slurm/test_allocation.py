@@ -1,4 +1,5 @@
-"""Scheduler, workers and command in one allocation of a real SLURM: the result equals a serial run, and no allocation stays idle when a part ends."""
+"""Scheduler, workers and command in one allocation of a real SLURM: the result equals a serial run,
+and no allocation stays idle when a part ends."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def wait_for_folder(parent, job):
 
 
 def processes(*texts):
-    """List the processes whose command line contains all texts; jobs of other clusters may have the same number."""
+    """List the processes whose command line contains all texts; jobs of other clusters may have the
+    same number."""
     found = []
     for entry in os.listdir("/proc"):
         try:

@@ -1,4 +1,5 @@
-"""Jobs as SLURM job arrays write the files of serial runs; lost elements are replaced, and cancelled jobs resume."""
+"""Jobs as SLURM job arrays write the files of serial runs; lost elements are replaced, and
+cancelled jobs resume."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def test_the_work_of_a_lost_element_is_done_by_others(slurm, ds, pyramid, capsys
     state, printed = finished(slurm, jobs)
     assert state == "COMPLETED", printed
     assert "1 element did not complete: this job does the rest of their work" in printed
-    assert element_states(slurm, jobs[0]) == {"COMPLETED": 2}  # SLURM lists no element that never started
+    # SLURM lists no element that never started
+    assert element_states(slurm, jobs[0]) == {"COMPLETED": 2}
     assert contents(ds) == pyramid
     assert not leftovers(ds)
 

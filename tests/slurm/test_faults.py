@@ -1,4 +1,5 @@
-"""Pyramids whose workers SLURM stops: the tree equals that of an undisturbed run, and only lost tasks run again."""
+"""Pyramids whose workers SLURM stops: the tree equals that of an undisturbed run, and only lost
+tasks run again."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def test_only_tasks_of_a_stopped_worker_run_again(tmp_path, known, cluster, faul
     with cluster.connected(3) as client, Meanwhile(log, MOMENT, lambda: fault(cluster, client)) as meanwhile:
         known.build(folder, log, SECONDS)
     assert meanwhile.done
-    wait_until(lambda: re.search(proof, meanwhile.found()), 180)  # SLURM detects a node that is down late
+    # SLURM detects a node that is down late
+    wait_until(lambda: re.search(proof, meanwhile.found()), 180)
     known.check(folder)
     assert set(runs(log)) == known.tasks
     assert num_repeated(log) <= IN_FLIGHT

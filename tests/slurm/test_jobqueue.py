@@ -1,4 +1,5 @@
-"""Workers as jobs of a real SLURM, by dask-jobqueue: the result equals a serial run, and lost jobs are submitted again."""
+"""Workers as jobs of a real SLURM, by dask-jobqueue: the result equals a serial run, and lost jobs
+are submitted again."""
 
 from __future__ import annotations
 
@@ -113,7 +114,8 @@ def test_three_jobs_without_a_worker_are_an_error(slurm, tmp_path):
 
 
 def test_a_command_ends_where_workers_cannot_start(slurm, dataset, tmp_path):
-    """Nodes have no such interpreter: the command ends soon, although a connection may take a minute, and quotes SLURM and the log."""
+    """Nodes have no such interpreter: the command ends soon, although a connection may take a
+    minute, and quotes SLURM and the log."""
     values = yaml.safe_load(Path(known_configs()["slurm-jobqueue"]).read_text())
     values |= {name.replace("_", "-"): value for name, value in SITE.items()}
     values |= {"jobs": 1, "python": "/nonexistent/python", "log-directory": str(tmp_path / "logs")}
@@ -141,7 +143,8 @@ if __name__ == "__main__":
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_job_outlives_a_killed_driver(slurm, tmp_path, number):
-    """Workers of a killed driver stop themselves; a driver that gets SIGTERM cancels its pending jobs."""
+    """Workers of a killed driver stop themselves; a driver that gets SIGTERM cancels its pending
+    jobs."""
     waiting = number == signal.SIGTERM
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(settings=SITE | ({"job_extra_directives": ["--hold"]} if waiting else {}), wait=not waiting))

@@ -1,4 +1,5 @@
-"""The private cluster itself: jobs run on three nodes, and no daemon outlives the process that started it."""
+"""The private cluster itself: jobs run on three nodes, and no daemon outlives the process that
+started it."""
 
 from __future__ import annotations
 

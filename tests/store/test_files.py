@@ -189,7 +189,8 @@ def test_links(folder):
 def test_new_files(folder):
     path = put(f"{folder}/file", b"old")
     if not path.startswith("memory:"):
-        os.utime(path, (1, 1))  # two files that are written within a tick of the clock have the same time
+        # two files that are written within a tick of the clock have the same time
+        os.utime(path, (1, 1))
     before = files.stat(path)
     file = NewFile(path)
     file.write(b"content", 4)
@@ -387,7 +388,8 @@ def test_a_fork_has_a_copy():
 
 
 def test_forked_processes_read_an_unpacked_zip_independently(tmp_path, monkeypatch):
-    # Large compressed inner zips are unpacked to a temporary file. A child must not move the position at which its parent reads.
+    # Large compressed inner zips are unpacked to a temporary file. A child must not move the
+    # position at which its parent reads.
     monkeypatch.setattr(zip_members, "_MEMORY_NBYTES", 1 << 16)
     data = {name: np.random.default_rng(n).bytes(1 << 20) for n, name in enumerate(("a", "b"))}
     inner = io.BytesIO()

@@ -274,7 +274,8 @@ def test_fsync_where_folders_cannot_be_flushed(tmp_path, monkeypatch):
 
 
 def test_a_file_is_closed_once(tmp_path, monkeypatch):
-    """Also where Ctrl-C comes while it is closed: by then its number may be that of a file of another thread."""
+    """Also where Ctrl-C comes while it is closed: by then its number may be that of a file of
+    another thread."""
     close, closed = os.close, []
 
     def interrupted(fd):

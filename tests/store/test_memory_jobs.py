@@ -1,4 +1,5 @@
-"""Jobs in the memory of this process: on threads, beside each other, and refused where other processes would run them."""
+"""Jobs in the memory of this process: on threads, beside each other, and refused where other
+processes would run them."""
 
 from __future__ import annotations
 

@@ -164,7 +164,8 @@ def test_the_longest_prefix_of_a_url_counts(tmp_path):
     assert access.access_of("s3://cells/a") == access.Access(profile="lab")
     assert access.access_of("s3://cells/open/a") == access.Access(anonymous=True, region="eu-west-1")
     assert access.access_of("s3://cells2/a") == access.Access()
-    access.remember_access("s3://cells/open/a/", {"endpoint": "http://host"})  # holds for the bucket
+    # holds for the bucket
+    access.remember_access("s3://cells/open/a/", {"endpoint": "http://host"})
     assert access.access_of("s3://cells/a") == access.Access(endpoint="http://host")
     for text, expected in (
         ("[]", "expected URL prefixes"),

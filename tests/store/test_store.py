@@ -55,7 +55,8 @@ def test_over_http(tmp_path, sharding):
         box = ((35, 37, 110), (36, 38, 111))
         assert wkwdask.read(url, box, mag=1).shape == (1, 1, 1, 1)
         names = [path for path, _ in server.requests]
-        assert len(names) == (2 if sharding is None else 4), names  # info; the chunk; or shard index, minishard index and chunk
+        # info; the chunk; or shard index, minishard index and chunk
+        assert len(names) == (2 if sharding is None else 4), names
         server.requests.clear()
         wkwdask.read(url, box, mag=1)
         assert len(server.requests) == 1  # the tables are known
@@ -101,7 +102,8 @@ def test_http_that_fails(tmp_path):
 @pytest.mark.needs("obstore")
 @pytest.mark.parametrize("sharding", [None, Sharding(1, 1, 6, data_encoding="gzip")])
 def test_a_server_that_refuses_absent_files(tmp_path, sharding):
-    """Buckets that may not be listed answer 403 where a file is absent: it is, as long as ``info`` is readable."""
+    """Buckets that may not be listed answer 403 where a file is absent: it is, as long as ``info``
+    is readable."""
     array = labels((80, 70, 30))
     array[:, :48] = 0
     write_volume(tmp_path / "v", array, "segmentation", sharding=sharding)
@@ -109,7 +111,8 @@ def test_a_server_that_refuses_absent_files(tmp_path, sharding):
         with pytest.warns(AccessWarning, match=r"v/4_4_40/.*, while info is readable: they are treated as absent"):
             np.testing.assert_array_equal(wkwdask.read(f"precomputed://{server.url}/v"), array)
         opened = wkwdask.open(f"precomputed://{server.url}/v")
-        assert not wkwdask.read(f"precomputed://{server.url}/v", ((0, 0, 0), (20, 20, 20))).any()  # without another warning
+        # without another warning
+        assert not wkwdask.read(f"precomputed://{server.url}/v", ((0, 0, 0), (20, 20, 20))).any()
         with pytest.raises(PermissionError, match=r"403.*w/info"):
             wkwdask.open(f"precomputed://{server.url}/w")
         info = tmp_path / "v" / "info"

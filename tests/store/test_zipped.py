@@ -143,9 +143,14 @@ def test_nothing_is_written_into_a_zip(tmp_path):
     (tmp_path / "x.zip").write_bytes(zip_of({"a": b"a"}))
     store = open_store(tmp_path / "x.zip")
     for call in (
-        lambda: store.put("b", b""), lambda: store.new_file("b"), lambda: store.delete("a"), lambda: store.delete_folder("a"),
-        store.make, lambda: files.rename(store.path_of("a"), store.path_of("b")), lambda: files.symlink("a", store.path_of("b")),
-    ):  # fmt: skip
+        lambda: store.put("b", b""),
+        lambda: store.new_file("b"),
+        lambda: store.delete("a"),
+        lambda: store.delete_folder("a"),
+        store.make,
+        lambda: files.rename(store.path_of("a"), store.path_of("b")),
+        lambda: files.symlink("a", store.path_of("b")),
+    ):
         with pytest.raises(UnsupportedError, match=rf"{tmp_path}/x.zip: a zip is read-only; write to a folder"):
             call()
 

@@ -34,7 +34,8 @@ VOLUMES = {
     "wkw-lz4hc": (WKW, "uint64", 1, {"compression": "lz4hc"}),
     "wkw-small-files": (WKW, "uint16", 1, {"file_len": 1, "compression": "lz4"}),
     "wkw-small-raw-files": (WKW, "uint16", 2, {"file_len": 1, "compression": "raw"}),
-    "wkw-pages": (WKW, "uint8", 1, {"block_len": 1, "file_len": 64, "compression": "lz4"}),  # a page of the jump table has 32^3 blocks
+    # a page of the jump table has 32^3 blocks
+    "wkw-pages": (WKW, "uint8", 1, {"block_len": 1, "file_len": 64, "compression": "lz4"}),
     "wkw-memory": (WKW, "uint8", 1, {"compression": "lz4"}),
     "precomputed": (PRECOMPUTED, "uint8", 3, {}),
     "precomputed-labels": (PRECOMPUTED, "uint32", 1, {"type": "segmentation"}),
@@ -71,7 +72,8 @@ def url(request, tmp_path_factory):
 
 @st.composite
 def some_boxes(draw):
-    """Boxes anywhere in the volume, of one shape or of several; empty ones, equal ones and overlapping ones are among them."""
+    """Boxes anywhere in the volume, of one shape or of several; empty ones, equal ones and
+    overlapping ones are among them."""
     shape = draw(vectors(0, 30))
     boxes = []
     for low in draw(st.lists(vectors(0, 40), max_size=8)):
@@ -151,7 +153,8 @@ def test_a_chunk_is_decoded_once(tmp_path, monkeypatch):
     PRECOMPUTED.save(np.ones((1, 32, 32, 32), np.uint8), url, (0, 0, 0))
     decoded.clear()
     wkwdask.read_many(url, [((n, n, n), (n + 16, n + 16, n + 16)) for n in range(17)])
-    assert len(decoded) == len(set(decoded)) == 2 * 3**3 - 2**3  # two cubes of 3^3 chunks, which share 2^3
+    # two cubes of 3^3 chunks, which share 2^3
+    assert len(decoded) == len(set(decoded)) == 2 * 3**3 - 2**3
 
 
 @given(some_boxes())

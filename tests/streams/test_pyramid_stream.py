@@ -1,7 +1,8 @@
 """The one-pass pyramid against plain numpy, level by level.
 
-The oracle reduces each level as a whole from the one before it, window by window in masked arrays, with only the voxels of the finer level's box
-counting. Nothing of it knows bricks, regions, passes or Morton order.
+The oracle reduces each level as a whole from the one before it, window by window in masked arrays,
+with only the voxels of the finer level's box counting. Nothing of it knows bricks, regions, passes
+or Morton order.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def _mags(steps):
 
 
 def _reduce(windows, counted, method):
-    """Reduce the last axis of an integer array; entries that are not counted are outside the box."""
+    """Reduce the last axis of an integer array; entries that are not counted are outside the
+    box."""
     values = np.ma.masked_array(windows.astype(np.int64), ~counted)
     if method == "max":
         return values.max(axis=-1).filled(0)
@@ -63,14 +65,16 @@ def _reduce(windows, counted, method):
         ordered = np.sort(np.where(counted, windows.astype(np.int64), 1 << 40), axis=-1)
         count = np.maximum(counted.sum(axis=-1), 1)[..., None]
         return ((np.take_along_axis(ordered, (count - 1) // 2, -1) + np.take_along_axis(ordered, count // 2, -1)) // 2)[..., 0]
-    counts = ((windows[..., :, None] == windows[..., None, :]) & counted[..., None, :]).sum(axis=-1)  # mode
+    # mode
+    counts = ((windows[..., :, None] == windows[..., None, :]) & counted[..., None, :]).sum(axis=-1)
     counts = np.where(counted, counts, -1)
     best = counts == counts.max(axis=-1, keepdims=True)
     return np.where(best, windows.astype(np.int64), 1 << 40).min(axis=-1)
 
 
 def _coarser(array, box, mag, method, *, ignore_zero=False):
-    """Make the next mag of an array (c, x, y, z) that fills its box: pad to whole windows, note what counts, reduce."""
+    """Make the next mag of an array (c, x, y, z) that fills its box: pad to whole windows, note
+    what counts, reduce."""
     factor = box.mag.step_to(mag)
     target = box.in_mag(mag)
     low = [a - t * f for a, t, f in zip(box.topleft, target.topleft, factor, strict=True)]
@@ -104,7 +108,8 @@ def _chunk_shape(plan, shortest):
 
 
 def _chunks(plan, source, brick_box, shape, *, sparse):
-    """Return the chunks of a brick, last ones first; they end where the volume does, and hold other voxels where they begin before the box."""
+    """Return the chunks of a brick, last ones first; they end where the volume does, and hold other
+    voxels where they begin before the box."""
     box = plan.source_box
     for cell in reversed(list(cells(brick_box, shape))):
         topleft = tuple(n * edge for n, edge in zip(cell, shape, strict=True))
@@ -118,7 +123,8 @@ def _chunks(plan, source, brick_box, shape, *, sparse):
 
 
 def _stream(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None):
-    """Run all regions of a plan; returns how often each brick came and the assembled levels. What no brick covers stays 200."""
+    """Run all regions of a plan; returns how often each brick came and the assembled levels. What
+    no brick covers stays 200."""
     box = plan.source_box
     levels = [np.full((len(source), *level.box.size), 200, source.dtype) for level in plan.levels]
     seen = [Counter() for _ in plan.levels]
@@ -160,7 +166,8 @@ def _stream(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None
 
 
 def _check_all(passes, source, method, *, sparse, ignore_zero=False, shortest=None):
-    """Check pass after pass, brick by brick or chunk by chunk; the next one reads what the one before it has made."""
+    """Check pass after pass, brick by brick or chunk by chunk; the next one reads what the one
+    before it has made."""
     for plan in passes:
         chunk_shape = None if shortest is None else _chunk_shape(plan, shortest)
         _check(plan, source, method, sparse=sparse, ignore_zero=ignore_zero, chunk_shape=chunk_shape)
@@ -173,14 +180,16 @@ def _check(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None)
     for number, level in enumerate(plan.levels):
         expected, box = _coarser(expected, box, level.box.mag, method, ignore_zero=ignore_zero)
         assert box == level.box
-        assert seen[number] == Counter(cells(level.box, level.brick_shape))  # each brick once, and no other
+        # each brick once, and no other
+        assert seen[number] == Counter(cells(level.box, level.brick_shape))
         np.testing.assert_array_equal(levels[number], expected)
     return nothing
 
 
 @pytest.fixture(autouse=True)
 def _small_regions(monkeypatch):
-    """Cut small arrays the way large ones are cut: regions of many bricks (for one worker), or many regions (for a thousand)."""
+    """Cut small arrays the way large ones are cut: regions of many bricks (for one worker), or many
+    regions (for a thousand)."""
     _shrink(monkeypatch)
 
 
@@ -192,7 +201,8 @@ def _shrink(monkeypatch):
 
 
 def _with_holes(array, rng, edge=8):
-    """Clear a good part of an array in cubes, so that whole bricks are zero among others that are not."""
+    """Clear a good part of an array in cubes, so that whole bricks are zero among others that are
+    not."""
     holes = rng.random([-(-n // edge) for n in array.shape[1:]]) < 0.7
     for at in np.argwhere(holes):
         array[(slice(None), *(slice(n * edge, (n + 1) * edge) for n in at))] = 0
@@ -203,7 +213,8 @@ def _with_holes(array, rng, edge=8):
 @settings(max_examples=max(1, settings.default.max_examples // 2))  # for each ladder
 @given(data=st.data())
 def test_levels_equal_numpy(steps, data):
-    """Boxes that touch no grid, bricks of four to 32 voxels, one or two channels, dense or full of zeros."""
+    """Boxes that touch no grid, bricks of four to 32 voxels, one or two channels, dense or full of
+    zeros."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         _shrink(monkeypatch)
         box = BoundingBox(data.draw(vectors(0, 70)), data.draw(vectors(1, 45)))
@@ -217,7 +228,8 @@ def test_levels_equal_numpy(steps, data):
 
 @given(data=st.data())
 def test_zeros_are_ignored(data):
-    """Zeros are left out of each window like what lies outside the box; a window of nothing else stays zero."""
+    """Zeros are left out of each window like what lies outside the box; a window of nothing else
+    stays zero."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         _shrink(monkeypatch)
         box = BoundingBox(data.draw(vectors(0, 70)), data.draw(vectors(1, 30)))
@@ -246,7 +258,8 @@ def test_skipped_zero_bricks_equal_reduced_ones(steps):
     source = np.zeros((2, *box.size), np.uint8)
     source[:, 20:29, 17:24, 11:22] = 7
     source[:, 40:, 28:, 22:] = 9
-    source[:, ::13, ::11, ::17] = 3  # parents whose first children are zero, made in memory that others have used
+    # parents whose first children are zero, made in memory that others have used
+    source[:, ::13, ::11, ::17] = 3
     dense, _, nothing_dense = _stream(plan, source, "max", sparse=False)
     sparse, seen, nothing_sparse = _stream(plan, source, "max", sparse=True)
     for a, b in zip(dense, sparse, strict=True):
@@ -300,7 +313,8 @@ def test_pending_bricks_do_not_grow_with_the_region():
 @pytest.mark.long
 @pytest.mark.parametrize("steps", LADDERS, ids=_name)
 def test_allocated_memory_is_within_the_plan(monkeypatch, steps):
-    orderly = all(x >= y >= z for x, y, z in steps[1:])  # steps along y or z alone keep several parents pending for each that is counted
+    # steps along y or z alone keep several parents pending for each that is counted
+    orderly = all(x >= y >= z for x, y, z in steps[1:])
     box = BoundingBox((3, 5, 7), (80, 60, 40))
     for plan in _passes(box, steps, 2, workers=4):
         allocated = []

@@ -36,15 +36,18 @@ def test_parts_cover_a_box_once_and_cut_no_chunk(box, origin, chunk, chunks, cou
             for border, end in ((part.topleft[axis], box.topleft[axis]), (part.bottomright[axis], box.bottomright[axis])):
                 assert border == end or (border - origin[axis]) % chunk[axis] == 0
     assert (times == 1).all()
-    assert parts == sorted(parts, key=lambda part: part.topleft[::-1])  # z is the slowest axis of a Fortran array
+    # z is the slowest axis of a Fortran array
+    assert parts == sorted(parts, key=lambda part: part.topleft[::-1])
     num_chunks = np.prod([-(-(b - o) // n) - (a - o) // n for a, b, o, n in zip(box.topleft, box.bottomright, origin, chunk, strict=True)])
-    assert len(parts) >= min(count, num_chunks) / 8  # an axis that ends inside chunks has up to two parts fewer than chunks
+    # an axis that ends inside chunks has up to two parts fewer than chunks
+    assert len(parts) >= min(count, num_chunks) / 8
 
 
 @pytest.mark.parametrize(
     ("size", "shard", "count", "expected"),
     [
-        ((512, 512, 512), 512, 8, [(512, 512, 64)] * 8),  # one file: groups of 2**k layers of blocks
+        # one file: groups of 2**k layers of blocks
+        ((512, 512, 512), 512, 8, [(512, 512, 64)] * 8),
         ((512, 512, 512), 64, 8, [(512, 512, 64)] * 8),  # files
         ((512, 512, 512), 32, 2, [(512, 512, 256)] * 2),
         ((4096, 256, 32), 1024, 4, [(4096, 64, 32)] * 4),  # one layer of blocks along z: y is split
@@ -77,7 +80,8 @@ def test_the_error_of_the_first_item_is_raised_after_all_threads_have_ended(coun
     ended = []
 
     def work(n):
-        time.sleep(0.02 * (n == 2) + 0.05 * (n > 3))  # the thread of item 3 may wait for a core while others go on
+        # the thread of item 3 may wait for a core while others go on
+        time.sleep(0.02 * (n == 2) + 0.05 * (n > 3))
         ended.append(n)
         if n in (2, 3):
             raise KeyError(n)
@@ -144,7 +148,8 @@ def test_one_thread_where_other_workers_use_the_cores(monkeypatch):
     [
         ({}, 100),
         ({"/proc/self/cgroup": "0::/user/job\n", "/sys/fs/cgroup/user/cpu.max": "150000 100000\n", "/sys/fs/cgroup/user/job/cpu.max": "max 100000\n"}, 2),
-        ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup//cpu.max": "300000 100000"}, 3),  # a container sees its own group as the root
+        # a container sees its own group as the root
+        ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup//cpu.max": "300000 100000"}, 3),
         ({"/proc/self/cgroup": "4:cpu,cpuacct:/a\n", "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "50000", "/sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000"}, 1),
         ({"/proc/self/cgroup": "1:cpu:/\n", "/sys/fs/cgroup/cpu//cpu.cfs_quota_us": "-1\n", "/sys/fs/cgroup/cpu//cpu.cfs_period_us": "100000"}, 100),
         ({"/proc/self/cgroup": "4:memory:/a\n", "/sys/fs/cgroup/memory/a/cpu.max": "100000 100000"}, 100),

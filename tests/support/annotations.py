@@ -1,4 +1,5 @@
-"""Volume annotations as WEBKNOSSOS exports them: single blocks of LZ4 in a zip, in a zip with an NML."""
+"""Volume annotations as WEBKNOSSOS exports them: single blocks of LZ4 in a zip, in a zip with an
+NML."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ NML = """<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 
 
 def write_data_zip(file, mags, dtype=np.uint32, block_len=32, compression=zipfile.ZIP_STORED):
-    """Write ``data_Volume.zip``: for each mag, by its name, the voxels of its blocks by their indices."""
+    """Write ``data_Volume.zip``: for each mag, by its name, the voxels of its blocks by their
+    indices."""
     header = Header(dtype, 1, block_len, 1, LZ4)
     with zipfile.ZipFile(file, "w", compression) as data:
         for mag, blocks in mags.items():

@@ -23,7 +23,8 @@ _CALL_SECONDS = 10
 
 
 async def look(url, is_complete, size=(600, 500)):
-    """Open a page in a new browser, wait until a picture of it is complete, and return the last picture and the messages of the console."""
+    """Open a page in a new browser, wait until a picture of it is complete, and return the last
+    picture and the messages of the console."""
     async with open_page(size) as page:
         await page.visit(url)
         return await page.picture(is_complete), page.messages
@@ -46,7 +47,8 @@ async def open_page(size=(600, 500)):
             yield page
         finally:
             connection.close()
-            while await connection.read_message() is not None:  # until the other side has closed it, too
+            while await connection.read_message() is not None:
+                # until the other side has closed it, too
                 pass
 
 
@@ -72,14 +74,16 @@ class Page:
         assert "result" in answer, answer
 
     async def evaluate(self, expression, seconds=_SECONDS):
-        """Return the value of a JavaScript expression. A page that is just replaced by another one may not answer: it is asked again."""
+        """Return the value of a JavaScript expression. A page that is just replaced by another one
+        may not answer: it is asked again."""
         end = time.monotonic() + seconds
         while "result" not in (answer := await self.call("Runtime.evaluate", expression=expression, returnByValue=True)):
             assert time.monotonic() < end, f"the page does not answer {expression}: {answer}"
         return answer["result"]["result"]["value"]
 
     async def picture(self, is_complete, seconds=_SECONDS):
-        """Wait until a picture of the page (rows, columns, 3) is complete, and return the last one."""
+        """Wait until a picture of the page (rows, columns, 3) is complete, and return the last
+        one."""
         end = time.monotonic() + seconds
         while True:
             answer = await self.call("Page.captureScreenshot", format="png")

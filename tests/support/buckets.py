@@ -1,4 +1,5 @@
-"""Buckets of S3, Google Cloud Storage and Azure on this machine: moto, gcp-storage-emulator and Azurite."""
+"""Buckets of S3, Google Cloud Storage and Azure on this machine: moto, gcp-storage-emulator and
+Azurite."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ BUCKET = "bucket"
 ACCESS_KEY, SECRET_KEY = "AKIDOFTHETESTS", "secret-of-the-tests"
 
 _AZURE_ACCOUNT = "devstoreaccount1"
-_AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's own, which its documentation states
+# Azurite's own, which its documentation states
+_AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _AZURE_VERSION = "2021-12-02"
 _TYPE = "application/octet-stream"
 
@@ -40,7 +42,8 @@ class Bucket:
     put: object = field(repr=False)
     """Stores an object: ``put(name, data)``."""
     environment: object = field(repr=False)
-    """Returns the variables that lead to a server at a URL without credentials: ``environment(server)``."""
+    """Returns the variables that lead to a server at a URL without credentials:
+    ``environment(server)``."""
 
     def upload(self, folder):
         """Store all files of a folder."""
@@ -82,7 +85,8 @@ def gs_bucket():
     server_of = pytest.importorskip("gcp_storage_emulator.server", reason="gcp-storage-emulator serves Google Cloud Storage")
     (port,) = free_ports(1)
     server = server_of.create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
-    with mock.patch.object(HTTPServer, "request_queue_size", 128):  # of 5, further clients would wait for a second
+    with mock.patch.object(HTTPServer, "request_queue_size", 128):
+        # of 5, further clients would wait for a second
         server.start()
     url = f"http://127.0.0.1:{port}"
     objects = {}
@@ -93,7 +97,8 @@ def gs_bucket():
 
     try:
         with proxy(url) as whole:
-            whole.added = {"Last-Modified": formatdate(0, usegmt=True), "ETag": '"1"'}  # which Google sends, and clients rely on
+            # which Google sends, and clients rely on
+            whole.added = {"Last-Modified": formatdate(0, usegmt=True), "ETag": '"1"'}
             whole.fault = lambda request: _size_or_end(request, objects, whole.added)
             yield Bucket(f"gs://{BUCKET}", whole.url, put, lambda server: {"STORAGE_EMULATOR_HOST": server})
     finally:
@@ -101,7 +106,8 @@ def gs_bucket():
 
 
 def _size_or_end(request, objects, headers):
-    """Answer the requests that the emulator does not know: for the size of an object, and for its last bytes."""
+    """Answer the requests that the emulator does not know: for the size of an object, and for its
+    last bytes."""
     last = re.fullmatch(r"bytes=-(\d+)", request.range or "")
     if last is None and request.method != "HEAD":
         return None
@@ -141,7 +147,8 @@ def azure_container(folder):
 
 
 def _send_signed(url, path, query, data, **headers):
-    """Send a PUT with the signature of Azure, see "Authorize with Shared Key" of its REST reference."""
+    """Send a PUT with the signature of Azure, see "Authorize with Shared Key" of its REST
+    reference."""
     named = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _AZURE_VERSION, **{name.replace("_", "-"): value for name, value in headers.items()}}
     signed = "".join(f"{name}:{named[name]}\n" for name in sorted(named))
     resource = f"/{_AZURE_ACCOUNT}/{_AZURE_ACCOUNT}{path}" + "".join(f"\n{name}:{value}" for name, value in sorted(query.items()))

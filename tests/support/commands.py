@@ -33,7 +33,8 @@ COMMAND = cli.cli
 
 
 def run_here(*arguments, typed=None):
-    """Return exit code and output, as ``subprocess.run`` does; ``typed`` is the answer at a terminal, None without one."""
+    """Return exit code and output, as ``subprocess.run`` does; ``typed`` is the answer at a
+    terminal, None without one."""
     out, errors, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.object(sys, "argv", ["wkwdask", *map(str, arguments)]),

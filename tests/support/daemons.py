@@ -12,7 +12,8 @@ _END_SECONDS = 20
 
 _ATTEMPTS = 5
 _ENDED_BY_INPUT = '"$@" < /dev/null & pid=$!; read -r _; kill $pid; wait $pid'
-"""Script of a shell that runs a program until its own input is closed: at the end of the tests, or when their process is killed."""
+"""Script of a shell that runs a program until its own input is closed: at the end of the tests, or
+when their process is killed."""
 
 
 @contextlib.contextmanager
@@ -49,7 +50,8 @@ def daemon(make_command, num_ports, log):
 
 
 def free_ports(number):
-    """Find free ports. Another process may take one of them before they are used: the program is then started again."""
+    """Find free ports. Another process may take one of them before they are used: the program is
+    then started again."""
     with contextlib.ExitStack() as stack:
         return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(number)]
 

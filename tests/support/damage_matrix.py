@@ -1,4 +1,5 @@
-"""Kinds of damage to a dataset: what is done to it, what ``verify`` must say, and what ``repair`` must do.
+"""Kinds of damage to a dataset: what is done to it, what ``verify`` must say, and what ``repair``
+must do.
 
 ``PYTHONPATH=tests python -m support.damage_matrix`` prints the table with what really happens.
 """
@@ -298,7 +299,8 @@ def zero_file(path):
 
 
 def copied_mag(change=lambda copy: None):
-    """Leave a finest mag that webknossos was rechunking into a separate folder yesterday, with files of another length."""
+    """Leave a finest mag that webknossos was rechunking into a separate folder yesterday, with
+    files of another length."""
 
     def damage(folder):
         copy = folder / RECHUNK / "cells" / "1"
@@ -433,8 +435,12 @@ CASES = [
     Case("raw data file: other magic", overwrite(RAW, 0, b"\0\0\0"), {"file.magic": RAW}, ("correct header",)),
     Case("raw data file: other block_len", overwrite(RAW, 4, b"\x14"), {"file.block_len": RAW, "file.*": RAW}, ("correct header",)),
     Case("raw data file: other file_len", overwrite(RAW, 4, b"\x23"), {"file.file_len": RAW, "file.*": RAW}, ("correct header",)),
-    Case("raw data file of other lengths, as long", overwrite(RAW, 4, b"\x22"), {"file.block_len": RAW, "file.file_len": RAW},
-         stays=("file.block_len", "file.file_len")),
+    Case(
+        "raw data file of other lengths, as long",
+        overwrite(RAW, 4, b"\x22"),
+        {"file.block_len": RAW, "file.file_len": RAW},
+        stays=("file.block_len", "file.file_len"),
+    ),
     Case("data file of another layer", file_of(np.uint8, FINE), {"file.voxel_type": FINE}, stays=("file.voxel_type",)),
     Case("raw data file in a compressed mag", as_raw(FINE), {"file.block_type": FINE}, stays=("file.block_type",)),
     Case("data file: gap behind the table", with_padding(FINE), {"file.padding": FINE, "file.size_changed": FINE}, stays=("file.size_changed",)),
@@ -444,7 +450,9 @@ CASES = [
     Case("jump table beyond the file", table(set_entry(3, 1 << 40)), {"table.beyond": FINE, "table.falls": FINE}, stays=("table.beyond", "table.falls")),
     Case("jump table zeroed", table(set_entry(slice(None), 0)), {"table.inside": FINE}, stays=("table.inside",)),
     Case(
-        "block without bytes", table(set_entry(3, lambda entries: entries[2])), {"table.empty_block": FINE, "block.*": FINE},
+        "block without bytes",
+        table(set_entry(3, lambda entries: entries[2])),
+        {"table.empty_block": FINE, "block.*": FINE},
         stays=("table.empty_block", "block.*"),
     ),
     Case("file cut off in a block", cut(FINE, -30), {"file.truncated": FINE}, stays=("file.truncated",)),
@@ -467,18 +475,32 @@ CASES = [
     Case("folder instead of a file", make_folder(FINE), {"file.no_file": FINE}, stays=("file.no_file",)),
     Case("data file gone, the record knows", remove(FINE), {"file.lost": FINE}, stays=("file.lost",)),
     Case(
-        "file instead of a folder", both(remove("cells/1/z1/y0"), add("cells/1/z1/y0")), {"folder.no_folder": "cells/1/z1/y0", "file.lost": None},
+        "file instead of a folder",
+        both(remove("cells/1/z1/y0"), add("cells/1/z1/y0")),
+        {"folder.no_folder": "cells/1/z1/y0", "file.lost": None},
         stays=("folder.no_folder", "file.lost"),
     ),
     Case(
-        "folder a link to nowhere", link("cells/1/z1/y0"), {"folder.dangling": "cells/1/z1/y0", "file.lost": None}, stays=("folder.dangling", "file.lost"),
+        "folder a link to nowhere",
+        link("cells/1/z1/y0"),
+        {"folder.dangling": "cells/1/z1/y0", "file.lost": None},
+        stays=("folder.dangling", "file.lost"),
     ),
-    Case("data file outside the box", file_of(np.uint32, OUTSIDE), {"file.outside": OUTSIDE, "json.box_smaller": FILE_NAME},
-         stays=("file.outside", "json.box_smaller")),
-    Case("data file x01.wkw", move(FINE, "cells/1/z1/y0/x01.wkw"), {"name.unread": "cells/1/z1/y0/x01.wkw", "file.lost": FINE},
-         stays=("name.unread", "file.lost")),
-    Case("data file X1.wkw", move(FINE, "cells/1/z1/y0/X1.wkw"), {"name.unread": "cells/1/z1/y0/X1.wkw", "file.lost": FINE},
-         stays=("name.unread", "file.lost")),
+    Case(
+        "data file outside the box",
+        file_of(np.uint32, OUTSIDE),
+        {"file.outside": OUTSIDE, "json.box_smaller": FILE_NAME},
+        stays=("file.outside", "json.box_smaller"),
+    ),
+    Case(
+        "data file x01.wkw",
+        move(FINE, "cells/1/z1/y0/x01.wkw"),
+        {"name.unread": "cells/1/z1/y0/x01.wkw", "file.lost": FINE},
+        stays=("name.unread", "file.lost"),
+    ),
+    Case(
+        "data file X1.wkw", move(FINE, "cells/1/z1/y0/X1.wkw"), {"name.unread": "cells/1/z1/y0/X1.wkw", "file.lost": FINE}, stays=("name.unread", "file.lost")
+    ),
     Case("folder y-1", add("cells/1/z1/y-1/x0.wkw"), {"name.unread": "cells/1/z1/y-1"}, stays=("name.unread",)),
     Case("stray file", add("cells/1/z1/notes.txt"), {"name.stray": "cells/1/z1/notes.txt"}),
     Case("record of files damaged", cut("cells/1/.wkwdask-files.npy", 50), {"record.broken": "cells/1/.wkwdask-files.npy"}, ("remove",)),
@@ -488,42 +510,101 @@ CASES = [
     Case("coarser file with a broken block", blocks(set_block(2, b"\xff" * 50), COARSE), {"block.undecodable": COARSE}, ("rebuild",)),
     Case("coarser file gone, the record knows", remove(COARSE), {"file.lost": COARSE}, ("rebuild",)),
     Case("folder instead of a coarser file", make_folder(COARSE), {"file.no_file": COARSE}, ("rebuild",)),
-    Case("two mags of one file broken", both(cut(COARSE, 9), cut("cells/4/z0/y0/x0.wkw", 9)), {"file.short": (COARSE, "cells/4/z0/y0/x0.wkw")},
-         ("rebuild", "rebuild")),
-    Case("file broken in the finest mag and the next", both(cut(FINE, 40), cut(ABOVE, -20)), {"table.truncated": FINE, "file.truncated": ABOVE},
-         stays=("table.truncated", "file.truncated")),
-    Case("the same, --salvage", both(blocks(BROKEN_BLOCK), cut(ABOVE, -20)), {"block.undecodable": FINE, "file.truncated": ABOVE}, ("salvage", "salvage"),
-         options={"salvage": True}, zeros=True),
-    Case("the same, the coarser file without any sound block", both(blocks(BROKEN_BLOCK), cut(ABOVE, 0)), {"block.undecodable": FINE, "file.empty": ABOVE},
-         ("salvage", "rebuild"), options={"salvage": True}, zeros=True),
+    Case(
+        "two mags of one file broken",
+        both(cut(COARSE, 9), cut("cells/4/z0/y0/x0.wkw", 9)),
+        {"file.short": (COARSE, "cells/4/z0/y0/x0.wkw")},
+        ("rebuild", "rebuild"),
+    ),
+    Case(
+        "file broken in the finest mag and the next",
+        both(cut(FINE, 40), cut(ABOVE, -20)),
+        {"table.truncated": FINE, "file.truncated": ABOVE},
+        stays=("table.truncated", "file.truncated"),
+    ),
+    Case(
+        "the same, --salvage",
+        both(blocks(BROKEN_BLOCK), cut(ABOVE, -20)),
+        {"block.undecodable": FINE, "file.truncated": ABOVE},
+        ("salvage", "salvage"),
+        options={"salvage": True},
+        zeros=True,
+    ),
+    Case(
+        "the same, the coarser file without any sound block",
+        both(blocks(BROKEN_BLOCK), cut(ABOVE, 0)),
+        {"block.undecodable": FINE, "file.empty": ABOVE},
+        ("salvage", "rebuild"),
+        options={"salvage": True},
+        zeros=True,
+    ),
     Case("coarser file of unknown origin broken", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, stays=("file.truncated",)),
     Case("the same, --method", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, ("rebuild",), options={"method": "mode"}),
-    Case("coarser mag made otherwise, --pyramid", other_method, {"pyramid.differs": None}, ("rebuild",) * 9, verify={"pyramid": True},
-         options={"rebuild_differing": True}),
+    Case(
+        "coarser mag made otherwise, --pyramid",
+        other_method,
+        {"pyramid.differs": None},
+        ("rebuild",) * 9,
+        verify={"pyramid": True},
+        options={"rebuild_differing": True},
+    ),
     # left-overs
-    Case("our temporary file", add("cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"),
-         {"leftover.temporary": "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"}, ("remove",)),
+    Case(
+        "our temporary file",
+        add("cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"),
+        {"leftover.temporary": "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"},
+        ("remove",),
+    ),
     Case("the reference library's, of yesterday", old("cells/1/z1/y0/x1.wkw_tmp"), {"leftover.temporary": "cells/1/z1/y0/x1.wkw_tmp"}, ("remove",)),
-    Case("the reference library's, of just now", add("cells/1/z1/y0/x1.wkw_tmp"), {"leftover.temporary": "cells/1/z1/y0/x1.wkw_tmp"},
-         stays=("leftover.temporary",)),
-    Case("a folder of such a name, of yesterday", old_folder("cells/1.wkw.tmp"), {"leftover.temporary": "cells/1.wkw.tmp"},
-         stays=("leftover.temporary",)),
+    Case(
+        "the reference library's, of just now",
+        add("cells/1/z1/y0/x1.wkw_tmp"),
+        {"leftover.temporary": "cells/1/z1/y0/x1.wkw_tmp"},
+        stays=("leftover.temporary",),
+    ),
+    Case("a folder of such a name, of yesterday", old_folder("cells/1.wkw.tmp"), {"leftover.temporary": "cells/1.wkw.tmp"}, stays=("leftover.temporary",)),
     Case("header.wkw a pipe", both(remove(HEADER), lambda folder: os.mkfifo(folder / HEADER)), {"header.unreadable": HEADER}, stays=("header.unreadable",)),
     Case("the Scala library's, of yesterday", old("cells/1/z1/y0/x1.wkw.tmp"), {"leftover.temporary": "cells/1/z1/y0/x1.wkw.tmp"}, ("remove",)),
     Case("a mag that webknossos was building, yesterday", old_folder(RECHUNK), {"leftover.folder": RECHUNK}, stays=("leftover.folder",)),
     Case("the same, --remove-copies", old_folder(RECHUNK), {"leftover.folder": RECHUNK}, stays=("leftover.folder",), options={"remove_copies": True}),
-    Case("a part of a mag that webknossos was building, --remove-copies", copied_mag(lambda copy: shutil.rmtree(copy / "z1")),
-         {"leftover.folder": RECHUNK}, ("remove",), options={"remove_copies": True}),
-    Case("webknossos was killed while it replaced a mag", both(copied_mag(), foreign, remove("cells/1/z1")),
-         {"leftover.folder": RECHUNK}, stays=("leftover.folder",), restored=False),
-    Case("the same, --remove-copies", both(copied_mag(), foreign, remove("cells/1/z1")),
-         {"leftover.folder": RECHUNK}, stays=("leftover.folder",), options={"remove_copies": True}, restored=False),
-    Case("the same, its header removed too, --remove-copies", both(copied_mag(), foreign, remove(HEADER), remove("cells/1/z1")),
-         {"leftover.folder": RECHUNK, "header.missing": HEADER}, ("write header.wkw",), stays=("leftover.folder",), options={"remove_copies": True},
-         restored=False),
+    Case(
+        "a part of a mag that webknossos was building, --remove-copies",
+        copied_mag(lambda copy: shutil.rmtree(copy / "z1")),
+        {"leftover.folder": RECHUNK},
+        ("remove",),
+        options={"remove_copies": True},
+    ),
+    Case(
+        "webknossos was killed while it replaced a mag",
+        both(copied_mag(), foreign, remove("cells/1/z1")),
+        {"leftover.folder": RECHUNK},
+        stays=("leftover.folder",),
+        restored=False,
+    ),
+    Case(
+        "the same, --remove-copies",
+        both(copied_mag(), foreign, remove("cells/1/z1")),
+        {"leftover.folder": RECHUNK},
+        stays=("leftover.folder",),
+        options={"remove_copies": True},
+        restored=False,
+    ),
+    Case(
+        "the same, its header removed too, --remove-copies",
+        both(copied_mag(), foreign, remove(HEADER), remove("cells/1/z1")),
+        {"leftover.folder": RECHUNK, "header.missing": HEADER},
+        ("write header.wkw",),
+        stays=("leftover.folder",),
+        options={"remove_copies": True},
+        restored=False,
+    ),
     Case("a mag that webknossos is building", add(f"{RECHUNK}/z0/y0/x0.wkw"), {"leftover.folder": RECHUNK}, stays=("leftover.folder",)),
-    Case("that of yesterday, while a mag is missing", both(old_folder(RECHUNK), remove("cells/4")),
-         {"leftover.folder": RECHUNK, "mag.missing": "cells/4"}, stays=("leftover.folder", "mag.missing")),
+    Case(
+        "that of yesterday, while a mag is missing",
+        both(old_folder(RECHUNK), remove("cells/4")),
+        {"leftover.folder": RECHUNK, "mag.missing": "cells/4"},
+        stays=("leftover.folder", "mag.missing"),
+    ),
     Case("folder of a dead job", dead_job(), {"job.dead": "cells/.wkwdask-job-dead"}, ("remove",)),
     Case("folder of an interrupted job", dead_job(journal=True), {"job.interrupted": "cells/.wkwdask-job-dead"}, stays=("job.interrupted",)),
     Case("lock of a dead job", stale_lock, {"leftover.lock": "cells/.1.wkwdask-lock"}, ("remove",)),
@@ -531,27 +612,49 @@ CASES = [
     Case("JSON missing", remove(FILE_NAME), {"json.missing": FILE_NAME}, stays=("json.missing",)),
     Case("JSON missing, --voxel-size", remove(FILE_NAME), {"json.missing": FILE_NAME}, ("edit JSON",), options={"voxel_size": (11.24, 11.24, 11.24)}),
     Case("JSON no JSON, --voxel-size", cut(FILE_NAME, 300), {"json.broken": FILE_NAME}, ("edit JSON",), options={"voxel_size": (11.24, 11.24, 11.24)}),
-    Case("JSON: a layer without a box", lambda folder: edit(folder, lambda layers: layers["cells"].pop("boundingBox")), {"json.broken": FILE_NAME},
-         ("edit JSON",)),
+    Case(
+        "JSON: a layer without a box",
+        lambda folder: edit(folder, lambda layers: layers["cells"].pop("boundingBox")),
+        {"json.broken": FILE_NAME},
+        ("edit JSON",),
+    ),
     Case("JSON lists a mag that is gone", remove("cells/4"), {"mag.missing": "cells/4"}, stays=("mag.missing",)),
     Case("the same, --drop-missing", remove("cells/4"), {"mag.missing": "cells/4"}, ("edit JSON",), options={"drop_missing": True}, restored=False),
     Case("JSON lacks a mag", mags_of("cells", lambda mags: mags.pop()), {"mag.unlisted": "cells/4"}, ("edit JSON",)),
-    Case("JSON lacks a layer", lambda folder: (folder / FILE_NAME).write_text(
-        json.dumps({**(document := json.loads((folder / FILE_NAME).read_text())), "dataLayers": document["dataLayers"][1:]})),
-        {"layer.unlisted": "cells"}, ("edit JSON",)),
+    Case(
+        "JSON lacks a layer",
+        lambda folder: (folder / FILE_NAME).write_text(
+            json.dumps({**(document := json.loads((folder / FILE_NAME).read_text())), "dataLayers": document["dataLayers"][1:]})
+        ),
+        {"layer.unlisted": "cells"},
+        ("edit JSON",),
+    ),
     Case("JSON: wrong elementClass", layer("cells", elementClass="uint16"), {"json.element_class": FILE_NAME}, ("edit JSON",)),
     Case("JSON: wrong numChannels", layer("cells", numChannels=3), {"json.num_channels": FILE_NAME}, ("edit JSON",)),
     Case("JSON: wrong cubeLength", mags_of("cells", lambda mags: mags[0].update(cubeLength=1024)), {"json.cube_length": FILE_NAME}, ("edit JSON",)),
-    Case("JSON: box too small", layer("cells", boundingBox={"topLeft": [3, 0, 5], "width": 20, "height": 36, "depth": 30}),
-         {"json.box_smaller": FILE_NAME, "file.outside": None}, stays=("json.box_smaller", "file.outside")),
-    Case("the same, --grow-box", layer("cells", boundingBox={"topLeft": [3, 0, 5], "width": 20, "height": 36, "depth": 30}),
-         {"json.box_smaller": FILE_NAME, "file.outside": None}, ("edit JSON",), options={"grow_box": True}),
+    Case(
+        "JSON: box too small",
+        layer("cells", boundingBox={"topLeft": [3, 0, 5], "width": 20, "height": 36, "depth": 30}),
+        {"json.box_smaller": FILE_NAME, "file.outside": None},
+        stays=("json.box_smaller", "file.outside"),
+    ),
+    Case(
+        "the same, --grow-box",
+        layer("cells", boundingBox={"topLeft": [3, 0, 5], "width": 20, "height": 36, "depth": 30}),
+        {"json.box_smaller": FILE_NAME, "file.outside": None},
+        ("edit JSON",),
+        options={"grow_box": True},
+    ),
     Case("JSON: box too large", layer("cells", boundingBox={"topLeft": [3, 0, 5], "width": 90, "height": 36, "depth": 30}), {"json.box_larger": FILE_NAME}),
     Case("JSON: largestSegmentId too small", layer("cells", largestSegmentId=7), {"json.largest_id": FILE_NAME}, ("edit JSON",)),
-    Case("mag 2 twice, as 2 and 2-2-2", lambda folder: shutil.copytree(folder / "cells/2", folder / "cells/2-2-2"), {"mag.twice": "cells/2-2-2"},
-         stays=("mag.twice",)),
+    Case(
+        "mag 2 twice, as 2 and 2-2-2",
+        lambda folder: shutil.copytree(folder / "cells/2", folder / "cells/2-2-2"),
+        {"mag.twice": "cells/2-2-2"},
+        stays=("mag.twice",),
+    ),
     Case("a step of the pyramid left out", both(remove("cells/2"), mags_of("cells", lambda mags: mags.pop(1))), {"mag.gap": "cells"}),
-]  # fmt: skip
+]
 
 
 def matches(kind, pattern):

@@ -1,4 +1,5 @@
-"""Kinds of damage to Zarr and N5 images of any software: what is done, what ``verify`` must report, and what ``repair`` must do.
+"""Kinds of damage to Zarr and N5 images of any software: what is done, what ``verify`` must report,
+and what ``repair`` must do.
 
 The counterpart for WEBKNOSSOS datasets is ``support.damage_matrix``, which prints both tables.
 """
@@ -43,7 +44,8 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     """Allowed repairs."""
     lost: tuple[tuple[int, int, int], ...] | None = ()
-    """Chunks of the fine level that read as zeros after the repair; None if the level cannot be read afterwards."""
+    """Chunks of the fine level that read as zeros after the repair; None if the level cannot be
+    read afterwards."""
     fits: Callable[[Writer], bool] = lambda writer: True
     """Writers whose images can have this damage."""
 
@@ -134,7 +136,8 @@ def flipped_from_end(raw, at):
 
 
 def row(values):
-    """Change a row of the index, whose checksum follows: to offset and size, or as a function of the rows and the size of the file."""
+    """Change a row of the index, whose checksum follows: to offset and size, or as a function of
+    the rows and the size of the file."""
 
     def damage(folder, writer):
         path = folder / fine(writer)
@@ -146,7 +149,8 @@ def row(values):
 
 
 def garbage(level, cell):
-    """Overwrite the header of a compressed chunk: without a checksum, other bytes may decode to other voxels."""
+    """Overwrite the header of a compressed chunk: without a checksum, other bytes may decode to
+    other voxels."""
 
     def damage(folder, writer):
         path = folder / writer.file(level, cell)
@@ -342,78 +346,146 @@ CASES = [
     Case("shard cut off in its index at the start", cut(fine, 100), {"shard.short": fine}, stays=("shard.short",), lost=None, fits=at_start),
     Case("shard cut off behind its index", cut(fine, -20), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=at_start),
     Case("the same, --salvage", cut(fine, -20), {"shard.place": fine}, ("salvage",), options=SALVAGE, lost=((1, 1, 1),), fits=at_start),
-    Case("shard cut off by a row of its index, --salvage", cut(fine, -16), {"shard.checksum": fine}, stays=("shard.checksum",), options=SALVAGE, lost=None,
-         fits=at_end),
+    Case(
+        "shard cut off by a row of its index, --salvage",
+        cut(fine, -16),
+        {"shard.checksum": fine},
+        stays=("shard.checksum",),
+        options=SALVAGE,
+        lost=None,
+        fits=at_end,
+    ),
     Case("checksum of the index damaged", flip(fine, -1), {"shard.checksum": fine}, ("correct index",), fits=at_end),
     Case("checksum of the index at the start damaged", flip(fine, 128), {"shard.checksum": fine}, ("correct index",), fits=at_start),
     Case("offset in the index damaged", flip(fine, -4 - 16), {"shard.checksum": fine}, ("correct index",), fits=at_end),
     Case("size in the index damaged", flip(fine, -4 - 8), {"shard.checksum": fine}, ("correct index",), fits=at_end),
     Case("size in the index at the start damaged", flip(fine, 16 * 3 + 9), {"shard.checksum": fine}, ("correct index",), fits=at_start),
     Case("absent chunk in the index damaged", flip(fine_0, -4 - 16 * 8 + 3), {"shard.checksum": fine_0}, ("correct index",), fits=at_end),
-    Case("two rows of the index damaged", both(flip(fine, -4 - 16), flip(fine, -4 - 48)), {"shard.checksum": fine}, stays=("shard.checksum",), lost=None,
-         fits=at_end),
-    Case("row beyond the file", row(lambda rows, nbytes: (nbytes - 5, 99)), {"shard.place": fine}, stays=("shard.place",),
-         lost=None, fits=is_sharded),
-    Case("the same, --salvage", row(lambda rows, nbytes: (nbytes - 5, 99)), {"shard.place": fine}, ("salvage",),
-         options=SALVAGE, lost=(TARGET,), fits=is_sharded),
+    Case(
+        "two rows of the index damaged",
+        both(flip(fine, -4 - 16), flip(fine, -4 - 48)),
+        {"shard.checksum": fine},
+        stays=("shard.checksum",),
+        lost=None,
+        fits=at_end,
+    ),
+    Case("row beyond the file", row(lambda rows, nbytes: (nbytes - 5, 99)), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=is_sharded),
+    Case(
+        "the same, --salvage", row(lambda rows, nbytes: (nbytes - 5, 99)), {"shard.place": fine}, ("salvage",), options=SALVAGE, lost=(TARGET,), fits=is_sharded
+    ),
     Case("row half absent", row((ABSENT, 99)), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=is_sharded),
     Case("row of another half absent", row((99, ABSENT)), {"shard.place": fine}, stays=("shard.place",), lost=None, fits=is_sharded),
-    Case("row without bytes", row(lambda rows, nbytes: (rows[-1, 0], 0)), {"chunk.empty": fine}, stays=("chunk.empty",),
-         lost=None, fits=is_sharded),
-    Case("rows that overlap", row(lambda rows, nbytes: (rows[-1, 0] - 1, rows[-1, 1])),
-         {"shard.overlap": fine, "chunk.undecodable": fine}, stays=("shard.overlap", "chunk.undecodable"), lost=None, fits=is_sharded),
-    Case("the same, --salvage", row(lambda rows, nbytes: (rows[-1, 0] - 1, rows[-1, 1])),
-         {"shard.overlap": fine, "chunk.undecodable": fine}, ("salvage",), options=SALVAGE, lost=(TARGET,), fits=is_sharded),
+    Case("row without bytes", row(lambda rows, nbytes: (rows[-1, 0], 0)), {"chunk.empty": fine}, stays=("chunk.empty",), lost=None, fits=is_sharded),
+    Case(
+        "rows that overlap",
+        row(lambda rows, nbytes: (rows[-1, 0] - 1, rows[-1, 1])),
+        {"shard.overlap": fine, "chunk.undecodable": fine},
+        stays=("shard.overlap", "chunk.undecodable"),
+        lost=None,
+        fits=is_sharded,
+    ),
+    Case(
+        "the same, --salvage",
+        row(lambda rows, nbytes: (rows[-1, 0] - 1, rows[-1, 1])),
+        {"shard.overlap": fine, "chunk.undecodable": fine},
+        ("salvage",),
+        options=SALVAGE,
+        lost=(TARGET,),
+        fits=is_sharded,
+    ),
     Case("chunk of a shard overwritten", garbage(0, TARGET), {"chunk.undecodable": fine}, stays=("chunk.undecodable",), lost=None, fits=is_sharded),
     Case("the same, --salvage", garbage(0, TARGET), {"chunk.undecodable": fine}, ("salvage",), options=SALVAGE, lost=(TARGET,), fits=is_sharded),
     # coarser levels
-    Case("coarser chunk overwritten, method unknown", garbage(1, COARSE), {"chunk.undecodable": coarse}, stays=("chunk.undecodable",), lost=None,
-         fits=is_foreign),
+    Case(
+        "coarser chunk overwritten, method unknown", garbage(1, COARSE), {"chunk.undecodable": coarse}, stays=("chunk.undecodable",), lost=None, fits=is_foreign
+    ),
     Case("the same, --method", garbage(1, COARSE), {"chunk.undecodable": coarse}, ("rebuild",), options=METHOD, fits=is_foreign),
-    Case("coarser chunk overwritten, method recorded", garbage(1, COARSE), {"chunk.undecodable": coarse}, ("rebuild",),
-         fits=is_ours),
+    Case("coarser chunk overwritten, method recorded", garbage(1, COARSE), {"chunk.undecodable": coarse}, ("rebuild",), fits=is_ours),
     Case("coarser file empty, --method", cut(coarse, 0), {"*": coarse}, ("rebuild",), options=METHOD),
-    Case("a chunk and the one made from it, --salvage", both(garbage(0, (2, 1, 1)), garbage(1, COARSE)),
-         {"chunk.undecodable": (lambda writer: writer.file(0, (2, 1, 1)), coarse)}, ("salvage", "salvage"), options=SALVAGE, lost=None),
+    Case(
+        "a chunk and the one made from it, --salvage",
+        both(garbage(0, (2, 1, 1)), garbage(1, COARSE)),
+        {"chunk.undecodable": (lambda writer: writer.file(0, (2, 1, 1)), coarse)},
+        ("salvage", "salvage"),
+        options=SALVAGE,
+        lost=None,
+    ),
     # names
     Case("chunk outside of the array", add(outside), {"chunk.outside": outside}, stays=("chunk.outside",)),
     Case("chunk with the other separator", add(other_name), {"name.unread": other_name}, stays=("name.unread",)),
-    Case("separator that no file has", edit(document(0), other_separator),
-         {"level.names": document(0)}, stays=("level.names",), lost=None, fits=is_v2),
+    Case("separator that no file has", edit(document(0), other_separator), {"level.names": document(0)}, stays=("level.names",), lost=None, fits=is_v2),
     # leftovers
     Case("temporary file of zarr-python", add(beside(f".{'0a' * 16}.partial")), {"leftover.temporary": beside(f".{'0a' * 16}.partial")}, ("remove",)),
-    Case("temporary document of zarr-python", add(lambda writer: f"zarr.{'0a' * 16}.partial"),
-         {"leftover.temporary": lambda writer: f"zarr.{'0a' * 16}.partial"}, ("remove",)),
+    Case(
+        "temporary document of zarr-python",
+        add(lambda writer: f"zarr.{'0a' * 16}.partial"),
+        {"leftover.temporary": lambda writer: f"zarr.{'0a' * 16}.partial"},
+        ("remove",),
+    ),
     Case("temporary file of tensorstore", add(beside(".__lock")), {"leftover.temporary": beside(".__lock")}, ("remove",)),
     Case("that of just now", add(beside(".__lock"), hours_ago=False), {"leftover.temporary": beside(".__lock")}, stays=("leftover.temporary",)),
     Case("temporary file of zarrs", add(beside(".tmp")), {"leftover.temporary": beside(".tmp")}, ("remove",)),
-    Case("temporary file of wkwdask", add(lambda writer: f"{writer.paths[0]}/.1.0123456789abcdef.wkwdask-tmp"),
-         {"leftover.temporary": lambda writer: f"{writer.paths[0]}/.1.0123456789abcdef.wkwdask-tmp"}, ("remove",)),
+    Case(
+        "temporary file of wkwdask",
+        add(lambda writer: f"{writer.paths[0]}/.1.0123456789abcdef.wkwdask-tmp"),
+        {"leftover.temporary": lambda writer: f"{writer.paths[0]}/.1.0123456789abcdef.wkwdask-tmp"},
+        ("remove",),
+    ),
     # levels
     Case("document of a level missing", remove(document(1)), {"level.missing": level_1}, stays=("level.missing",), fits=is_zarr, lost=None),
-    Case("level missing", remove(level_1), {"level.missing": level_1}, stays=("level.missing",), fits=is_zarr,
-         lost=None),
-    Case("document of a level broken", rewrite(document(1), lambda raw: raw[:20]), {"level.broken": level_1}, stays=("level.broken",),
-         lost=None),
+    Case("level missing", remove(level_1), {"level.missing": level_1}, stays=("level.missing",), fits=is_zarr, lost=None),
+    Case("document of a level broken", rewrite(document(1), lambda raw: raw[:20]), {"level.broken": level_1}, stays=("level.broken",), lost=None),
     Case("level of another type", other_type, {"level.dtype": document(1)}, stays=("level.dtype",), lost=None, fits=is_zarr),
-    Case("level that is not listed", image(lambda entry: entry["datasets"].pop()), {"level.unlisted": level_1},
-         stays=("level.unlisted",), fits=is_zarr),
+    Case("level that is not listed", image(lambda entry: entry["datasets"].pop()), {"level.unlisted": level_1}, stays=("level.unlisted",), fits=is_zarr),
     Case("scale that contradicts the shape", set_transform(1, 0, SCALE), {"image.scale": attributes}, stays=("image.scale",), fits=is_zarr),
-    Case("translation of a voxel", set_transform(1, 1, {"translation": [10.0, 2.0, 2.0]}), {"image.translation": attributes}, stays=("image.translation",),
-         fits=is_zarr),
+    Case(
+        "translation of a voxel",
+        set_transform(1, 1, {"translation": [10.0, 2.0, 2.0]}),
+        {"image.translation": attributes},
+        stays=("image.translation",),
+        fits=is_zarr,
+    ),
     Case("translation of less than half a voxel", set_transform(1, 1, {"translation": [0.0, 5.0, 2.0]}), {}, fits=is_zarr),
-    Case("factors that contradict the shape", edit(attributes, lambda value: value.update(downsamplingFactors=[[1, 1, 1], [4, 4, 4]])),
-         {"image.scale": attributes}, stays=("image.scale",), fits=lambda writer: is_n5(writer) and is_foreign(writer)),
-    Case("place of a level off by a voxel", edit(document(1), lambda value: value["transform"]["translate"].__setitem__(0, 10.0)),
-         {"image.translation": document(1)}, stays=("image.translation",), fits=lambda writer: is_n5(writer) and is_ours(writer)),
+    Case(
+        "factors that contradict the shape",
+        edit(attributes, lambda value: value.update(downsamplingFactors=[[1, 1, 1], [4, 4, 4]])),
+        {"image.scale": attributes},
+        stays=("image.scale",),
+        fits=lambda writer: is_n5(writer) and is_foreign(writer),
+    ),
+    Case(
+        "place of a level off by a voxel",
+        edit(document(1), lambda value: value["transform"]["translate"].__setitem__(0, 10.0)),
+        {"image.translation": document(1)},
+        stays=("image.translation",),
+        fits=lambda writer: is_n5(writer) and is_ours(writer),
+    ),
     Case("levels in another order", image(lambda entry: entry["datasets"].reverse()), {"image.order": attributes}, stays=("image.order",), fits=is_zarr),
-    Case("axes that the arrays do not have", image(lambda entry: entry["axes"].insert(0, {"name": "c", "type": "channel"})),
-         {"level.axes": None, "level.unsupported": None}, stays=("level.axes", "level.unsupported"), fits=is_zarr, lost=None),
+    Case(
+        "axes that the arrays do not have",
+        image(lambda entry: entry["axes"].insert(0, {"name": "c", "type": "channel"})),
+        {"level.axes": None, "level.unsupported": None},
+        stays=("level.axes", "level.unsupported"),
+        fits=is_zarr,
+        lost=None,
+    ),
     Case("multiscales without paths", image(lambda entry: entry.pop("datasets")), {"image.broken": attributes}, stays=("image.broken",), fits=is_zarr),
     # several documents
     Case("documents of both versions, alike", other_version(), {"document.twice": None}, stays=("document.twice",), fits=is_zarr, lost=None),
-    Case("documents of both versions, other multiscales", other_version(lambda entry: entry["datasets"][1]["coordinateTransformations"].pop()),
-         {"document.differs": None}, stays=("document.differs",), fits=is_zarr, lost=None),
-    Case("consolidated metadata lists an array that is gone", both(consolidate, image(lambda entry: entry["datasets"].pop()), remove(level_1)),
-         {"document.consolidated": None}, stays=("document.consolidated",), fits=is_zarr, lost=None),
-]  # fmt: skip
+    Case(
+        "documents of both versions, other multiscales",
+        other_version(lambda entry: entry["datasets"][1]["coordinateTransformations"].pop()),
+        {"document.differs": None},
+        stays=("document.differs",),
+        fits=is_zarr,
+        lost=None,
+    ),
+    Case(
+        "consolidated metadata lists an array that is gone",
+        both(consolidate, image(lambda entry: entry["datasets"].pop()), remove(level_1)),
+        {"document.consolidated": None},
+        stays=("document.consolidated",),
+        fits=is_zarr,
+        lost=None,
+    ),
+]

@@ -1,4 +1,5 @@
-"""Actions between two steps of a job. Steps are file operations, counted by audit events of the interpreter."""
+"""Actions between two steps of a job. Steps are file operations, counted by audit events of the
+interpreter."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def _hook(event, arguments):
         _active[-1].take(event, arguments)
 
 
-sys.addaudithook(_hook)  # it stays for the life of the process, and costs nothing outside of `counting`
+# it stays for the life of the process, and costs nothing outside of `counting`
+sys.addaudithook(_hook)
 
 
 class Counter:

@@ -1,4 +1,5 @@
-"""Images of two levels that wkwdask and other software write, in every way that arrays are stored, and the plain way to read them."""
+"""Images of two levels that wkwdask and other software write, in every way that arrays are stored,
+and the plain way to read them."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Writer:
     """Whether every damaged byte of a chunk shows."""
 
     def file(self, level, cell):
-        """Return the file of the chunk, or of the shard, with an index z, y, x; relative to the image."""
+        """Return the file of the chunk, or of the shard, with an index z, y, x; relative to the
+        image."""
         if self.is_sharded:
             cell = [n * edge // outer for n, edge, outer in zip(cell, CHUNK, SHARD, strict=True)]
         numbers = cell[::-1] if self.is_n5 else cell
@@ -67,10 +69,15 @@ class Writer:
 def multiscales(version="0.5", paths=("0", "1")):
     """Return the attributes of an image whose voxels have 4 nm."""
     levels = [
-        {"path": path, "coordinateTransformations": [
-            {"type": "scale", "scale": [4.0 * 2**n] * 3}, {"type": "translation", "translation": [2.0 * (2**n - 1)] * 3},
-        ]} for n, path in enumerate(paths)
-    ]  # fmt: skip
+        {
+            "path": path,
+            "coordinateTransformations": [
+                {"type": "scale", "scale": [4.0 * 2**n] * 3},
+                {"type": "translation", "translation": [2.0 * (2**n - 1)] * 3},
+            ],
+        }
+        for n, path in enumerate(paths)
+    ]
     entry = {"axes": [{"name": axis, "type": "space", "unit": "nanometer"} for axis in "zyx"], "datasets": levels}
     return {"ome": {"version": version, "multiscales": [entry]}} if version == "0.5" else {"multiscales": [{"version": version, **entry}]}
 
@@ -112,11 +119,15 @@ def _n5_with_wkwdask(folder):
 
 _INNER = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd", "configuration": {"level": 1}}, {"name": "crc32c"}]
 _SHARDED = {
-    "chunk_shape": CHUNK, "codecs": _INNER, "index_location": "start", "index_codecs": [_INNER[0], {"name": "crc32c"}],
-}  # fmt: skip
+    "chunk_shape": CHUNK,
+    "codecs": _INNER,
+    "index_location": "start",
+    "index_codecs": [_INNER[0], {"name": "crc32c"}],
+}
 _ZARR3 = {
-    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": SHARD}}, "codecs": [{"name": "sharding_indexed", "configuration": _SHARDED}],
-}  # fmt: skip
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": SHARD}},
+    "codecs": [{"name": "sharding_indexed", "configuration": _SHARDED}],
+}
 _GROUP3 = {"zarr_format": 3, "node_type": "group", "attributes": multiscales()}
 _N5_DATASET = {"blockSize": CHUNK[::-1], "compression": {"type": "gzip"}}
 _N5_GROUP = {"n5": "2.5.0", "downsamplingFactors": [[1, 1, 1], [2, 2, 2]]}
@@ -128,13 +139,16 @@ WRITERS = [
     Writer("zarr-python v3", _with_zarr_python(3, "/", compressors=GzipCodec()), prefix="c/"),
     Writer("zarr-python v3 sharded", _with_zarr_python(3, "/", shards=SHARD, compressors=ZstdCodec(checksum=True)), prefix="c/", is_sharded=True),
     Writer("zarr-python v3 sharded raw", _with_zarr_python(3, "/", shards=SHARD, compressors=Crc32cCodec()), prefix="c/", is_sharded=True),
-    Writer("tensorstore zarr2", _with_tensorstore(
-        "zarr", {"chunks": CHUNK, "compressor": {"id": "zlib", "level": 1}, "dimension_separator": "/"}, ".zattrs", multiscales("0.4")), **_V2),
+    Writer(
+        "tensorstore zarr2",
+        _with_tensorstore("zarr", {"chunks": CHUNK, "compressor": {"id": "zlib", "level": 1}, "dimension_separator": "/"}, ".zattrs", multiscales("0.4")),
+        **_V2,
+    ),
     Writer("tensorstore zarr3 sharded", _with_tensorstore("zarr3", _ZARR3, "zarr.json", _GROUP3), prefix="c/", is_sharded=True, index_at_end=False),
     Writer("tensorstore n5", _with_tensorstore("n5", _N5_DATASET, "attributes.json", _N5_GROUP), ("s0", "s1"), **_N5),
     Writer("wkwdask zarr3 sharded", _with_wkwdask, ("1", "2"), prefix="c/", is_sharded=True, knows_method=True, has_checksums=False),
     Writer("wkwdask n5", _n5_with_wkwdask, ("s0", "s1"), knows_method=True, **_N5),
-]  # fmt: skip
+]
 
 
 def url(writer, folder):

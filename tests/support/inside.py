@@ -1,4 +1,5 @@
-"""The one place where tests of public functions reach into the package: limits that are made small, and moments between two tasks of a job."""
+"""The one place where tests of public functions reach into the package: limits that are made small,
+and moments between two tasks of a job."""
 
 from __future__ import annotations
 
@@ -29,15 +30,20 @@ _LIMITS = {
     "card_nbytes": [(layers, "_MOST_NBYTES")],  # read for a picture in a notebook
     "card_seconds": [(layers, "_MOST_SECONDS")],
     "chunks_of_a_group": [(chunks, "_GROUP_CHUNKS")],  # encoded together
-    "components_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `connected_components` holds at once
-    "exported_nbytes": [(outputs, "SLAB_NBYTES"), (outputs, "_STRETCH_NBYTES")],  # held while files are written
+    # what a task of `connected_components` holds at once
+    "components_nbytes": [(apply, "BRICK_NBYTES")],
+    # held while files are written
+    "exported_nbytes": [(outputs, "SLAB_NBYTES"), (outputs, "_STRETCH_NBYTES")],
     "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
     "ids_of_32_bits": [(find_components, "_MOST_OF_32_BITS")],
-    "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],  # of a file that is written in parts
-    "pauses": [(object_store, "_PAUSES_SECONDS"), (fsspec_files, "_PAUSES_SECONDS")],  # before a server is asked again
+    # of a file that is written in parts
+    "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],
+    # before a server is asked again
+    "pauses": [(object_store, "_PAUSES_SECONDS"), (fsspec_files, "_PAUSES_SECONDS")],
     "picture_tile_vx": [(slices, "_TILE_VX")],
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
-    "region_vx": [(pyramid, "_REGION_VX")],  # edge of what a task of a pyramid makes of its first mag
+    # edge of what a task of a pyramid makes of its first mag
+    "region_vx": [(pyramid, "_REGION_VX")],
     "request_nbytes": [(remote.RemoteStore, "batch_nbytes")],  # of one request to a server
     "rows_of_ids": [(id_map, "ROWS"), (id_source, "ROWS")],  # of a table that are sorted in memory
     "sampled_files": [(stored_array, "_SAMPLED_FILES")],  # that an estimate looks at
@@ -81,7 +87,8 @@ def memory_of_tasks(nbytes):
 
 @contextlib.contextmanager
 def before_task(number, action):
-    """Let something happen before a job's task of that number, from 1 on, or before each where it is None."""
+    """Let something happen before a job's task of that number, from 1 on, or before each where it
+    is None."""
     count = 0
 
     def run(task):

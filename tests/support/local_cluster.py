@@ -1,10 +1,10 @@
 """Dask cluster of processes on this machine that always ends.
 
-Closing a LocalCluster can wait forever for a worker that does not answer (seen with distributed 2025.7.0 on a busy machine). The workers are then killed,
-each by its process id.
+Closing a LocalCluster can wait forever for a worker that does not answer (seen with distributed
+2025.7.0 on a busy machine). The workers are then killed, each by its process id.
 
-Some seconds after a worker died, a LocalCluster removes it for good unless its successor has connected. Successors start slowly on a busy machine, so this
-check is disabled.
+Some seconds after a worker died, a LocalCluster removes it for good unless its successor has
+connected. Successors start slowly on a busy machine, so this check is disabled.
 """
 
 from __future__ import annotations

@@ -17,9 +17,17 @@ def this_process(command="another job", job="20260101T000000-00000000"):
     """Describe this process as the owner of a job."""
     pid, boot = os.getpid(), Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return {
-        "job": job, "command": command, "host": socket.gethostname(), "boot": boot, "pid": pid, "process_start": process_start(pid),
-        "user": "somebody", "since": "then", "namespace": os.readlink("/proc/self/ns/pid"), "batch": "",
-    }  # fmt: skip
+        "job": job,
+        "command": command,
+        "host": socket.gethostname(),
+        "boot": boot,
+        "pid": pid,
+        "process_start": process_start(pid),
+        "user": "somebody",
+        "since": "then",
+        "namespace": os.readlink("/proc/self/ns/pid"),
+        "batch": "",
+    }
 
 
 def dead_process(command="another job", job="20260101T000000-00000000"):

@@ -1,7 +1,9 @@
-"""A volume format for tests that is no WKW: anisotropic chunks and shards in a dictionary, or in one ``.npy`` file per shard.
+"""A volume format for tests that is no WKW: anisotropic chunks and shards in a dictionary, or in
+one ``.npy`` file per shard.
 
-With it the graphs and jobs show that they know no format. A store is named, so that a target can be pickled and find its voxels again in the same
-process; a store with a folder is found by all processes.
+With it the graphs and jobs show that they know no format. A store is named, so that a target can be
+pickled and find its voxels again in the same process; a store with a folder is found by all
+processes.
 """
 
 from __future__ import annotations
@@ -154,7 +156,8 @@ class MemoryVolume:
         return found
 
     def read_into(self, out, topleft, first_channel=0, *, fill_zeros=True):
-        """Fill ``out`` (c, x, y, z), and record the request; zeros that the caller ignores are garbage."""
+        """Fill ``out`` (c, x, y, z), and record the request; zeros that the caller ignores are
+        garbage."""
         store = store_of(self.store)
         requested = BoundingBox(topleft, out.shape[1:], self.box.mag)
         store.reads.append((requested, first_channel, out.shape[0]))
@@ -277,7 +280,8 @@ def _published(store, receipt):
 
 
 class MemoryPartWriter:
-    """Gathers the voxels of a part in an array of the size of its shard, a ``PartWriter``; each voxel must come once."""
+    """Gathers the voxels of a part in an array of the size of its shard, a ``PartWriter``; each
+    voxel must come once."""
 
     buffered_nbytes = 0
 

@@ -1,4 +1,5 @@
-"""Tests marked with the packages that they need: where one is missing, one skipped test of a file stands for all."""
+"""Tests marked with the packages that they need: where one is missing, one skipped test of a file
+stands for all."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ NEEDS = "needs"
 
 
 def leave_out_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that need a missing package, but the first of each file, which is skipped and states their number."""
+    """Deselect the tests that need a missing package, but the first of each file, which is skipped
+    and states their number."""
     needed = [(item, (item.path, _first_missing(item))) for item in items]
     counts = Counter(key for _, key in needed if key[1] is not None)
     kept, seen = [], set()

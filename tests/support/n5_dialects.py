@@ -146,7 +146,18 @@ def paintera(group):
 
 
 DIALECTS = [
-    no_attributes, version_alone, bigdataviewer, factors_in_the_group, scales_of_n5_viewer, levels_of_n5_viewer, resolution_in_the_group, neuroglancer,
-    neuroglancer_zyx, tensorstore, tensorstore_zyx, transforms, paintera,
-]  # fmt: skip
+    no_attributes,
+    version_alone,
+    bigdataviewer,
+    factors_in_the_group,
+    scales_of_n5_viewer,
+    levels_of_n5_viewer,
+    resolution_in_the_group,
+    neuroglancer,
+    neuroglancer_zyx,
+    tensorstore,
+    tensorstore_zyx,
+    transforms,
+    paintera,
+]
 SIZED = [describe for describe in DIALECTS if describe not in (no_attributes, version_alone)]

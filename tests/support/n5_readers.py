@@ -1,4 +1,5 @@
-"""Levels of N5 groups as other software finds and places them, by the rules of its own source or specification; wkwdask reads nothing here."""
+"""Levels of N5 groups as other software finds and places them, by the rules of its own source or
+specification; wkwdask reads nothing here."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def level_folders(group):
 
 
 def merged_attributes(folder, root):
-    """Return the attributes of a folder over those of the folders above it (Neuroglancer, ``getAttributes``)."""
+    """Return the attributes of a folder over those of the folders above it (Neuroglancer,
+    ``getAttributes``)."""
     merged = {}
     for path in [*reversed(folder.parents), folder]:
         if path == root or root in path.parents:
@@ -36,7 +38,8 @@ def is_list_of_lists(value):
 
 
 def by_neuroglancer(group, root):
-    """Return the voxel size of each level: a list of factors names all levels; without one, levels are listed, and state their own factors."""
+    """Return the voxel size of each level: a list of factors names all levels; without one, levels
+    are listed, and state their own factors."""
     attributes = merged_attributes(group, root)
     for key in ("downsamplingFactors", "scales"):
         if attributes.get(key) == []:
@@ -61,20 +64,23 @@ def by_neuroglancer(group, root):
 
 
 def by_n5_viewer(group):
-    """Return the downsampling factors of each level (n5-universe, ``N5SingleScaleMetadataParser``): its own, else those that its number suggests."""
+    """Return the downsampling factors of each level (n5-universe, ``N5SingleScaleMetadataParser``):
+    its own, else those that its number suggests."""
     own = {path.name: attributes_of(path) for path in level_folders(group)}
     return {name: found.get("downsamplingFactors", [2 ** int(name[1:])] * len(found["dimensions"])) for name, found in own.items()}
 
 
 def by_bigdataviewer(group):
-    """Return the factors of each level of a time point (BigDataViewer N5 format): those of its setup, for all time points."""
+    """Return the factors of each level of a time point (BigDataViewer N5 format): those of its
+    setup, for all time points."""
     listed = attributes_of(group.parent)["downsamplingFactors"]
     assert all(isfinite(factor) and factor >= 1 for factors in listed for factor in factors)
     return {f"s{n}": factors for n, factors in enumerate(listed) if "dimensions" in attributes_of(group / f"s{n}")}
 
 
 def by_paintera(group):
-    """Return the voxel size of each level of a group with ``multiScale``, and the place of the first voxel of all (Paintera, ``N5Helpers``)."""
+    """Return the voxel size of each level of a group with ``multiScale``, and the place of the
+    first voxel of all (Paintera, ``N5Helpers``)."""
     attributes = attributes_of(group)
     if not attributes.get("multiScale"):
         raise CannotOpenError("no multiScale")

@@ -1,4 +1,5 @@
-"""N5 datasets in folders, written block by block: whole or cut off at the upper ends, in either mode; oracles pair them with what other software writes."""
+"""N5 datasets in folders, written block by block: whole or cut off at the upper ends, in either
+mode; oracles pair them with what other software writes."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def write_dataset(folder, array, block=(16, 16, 8), compression="gzip", *, cut=T
 
 
 def java_lz4(data, piece_nbytes=64, *, raw_from=None):
-    """Compress as ``net.jpountz.lz4.LZ4BlockOutputStream`` does: in pieces, uncompressed from a number on."""
+    """Compress as ``net.jpountz.lz4.LZ4BlockOutputStream`` does: in pieces, uncompressed from a
+    number on."""
     import lz4.block
 
     from wkwdask.kernels.codecs.xxh32_compiled import xxh32

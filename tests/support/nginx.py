@@ -53,7 +53,8 @@ class Nginx:
     root: Path
     """The folder."""
     url: str
-    """Serves ranges. Below ``/fresh-1``, ``/fresh-2`` and so on are the same files, and lists of folders, for clients that remember URLs."""
+    """Serves ranges. Below ``/fresh-1``, ``/fresh-2`` and so on are the same files, and lists of
+    folders, for clients that remember URLs."""
     without_ranges: str
     """Answers a request for a range with the whole file."""
     compressing: str

@@ -1,4 +1,5 @@
-"""List of the tests that have passed, so that a run in another environment takes only the others."""
+"""List of the tests that have passed, so that a run in another environment takes only the
+others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Precomputed volumes in folders, written chunk by chunk with the codecs of the package; oracles pair them with what other software writes."""
+"""Precomputed volumes in folders, written chunk by chunk with the codecs of the package; oracles
+pair them with what other software writes."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def write_shard(path, chunks, sharding):
 
 
 def write_minishards(path, minishards):
-    """Write a shard whose minishards hold these chunks, right or wrong: pairs of identifier and bytes; nothing is compressed."""
+    """Write a shard whose minishards hold these chunks, right or wrong: pairs of identifier and
+    bytes; nothing is compressed."""
     data, index = b"", []
     for chunks in minishards:
         ids, sizes = np.array([chunk for chunk, _ in chunks], np.int64), np.array([len(part) for _, part in chunks], np.int64)

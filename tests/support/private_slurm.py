@@ -1,7 +1,9 @@
-"""Private SLURM on one machine: munged, slurmctld and several virtual nodes, with all of their files in one folder.
+"""Private SLURM on one machine: munged, slurmctld and several virtual nodes, with all of their
+files in one folder.
 
-It needs Debian's ``slurm-wlm`` and ``munge``, no root, no systemd and no cgroups, and leaves /etc/slurm and /etc/munge alone. Jobs find it by the
-variable ``SLURM_CONF``. ``JobAcctGatherParams=OverMemoryKill`` enforces ``--mem`` where there are no cgroups.
+It needs Debian's ``slurm-wlm`` and ``munge``, no root, no systemd and no cgroups, and leaves
+/etc/slurm and /etc/munge alone. Jobs find it by the variable ``SLURM_CONF``.
+``JobAcctGatherParams=OverMemoryKill`` enforces ``--mem`` where there are no cgroups.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from pathlib import Path
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 _SEARCHED = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
 _UP_SECONDS = 180
-_JOB_SECONDS = 300  # its processes import the package, and may compile kernels while other tests take the cores
+# its processes import the package, and may compile kernels while other tests take the cores
+_JOB_SECONDS = 300
 _END_SECONDS = 60
 _END_WITH = "--end-with"
 
@@ -101,7 +104,8 @@ class PrivateSlurm:
         return done.stdout.strip()
 
     def state(self, job: str) -> str:
-        """Return the state of a job or array element, for example RUNNING; empty if SLURM knows no such job."""
+        """Return the state of a job or array element, for example RUNNING; empty if SLURM knows no
+        such job."""
         return self.run("squeue", "-h", "-t", "all", "-r", "-o", "%T", "-j", job, check=False).partition("\n")[0]
 
     def wait_for(self, job: str, *states: str, seconds: float = _JOB_SECONDS) -> str:
@@ -160,8 +164,8 @@ class PrivateSlurm:
 def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb: int = 8000, urgent: bool = False):
     """Start a cluster in an existing folder, and stop it at the end.
 
-    The path must be short: that of a socket in it is limited to 108 characters. ``urgent`` adds a partition of that name, whose jobs preempt and requeue
-    the jobs of others.
+    The path must be short: that of a socket in it is limited to 108 characters. ``urgent`` adds a
+    partition of that name, whose jobs preempt and requeue the jobs of others.
     """
     with contextlib.ExitStack() as stack:
         started: list[Path] = []
@@ -213,9 +217,17 @@ def _start_munge(folder: Path, started: list[Path]) -> None:
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
     _start(
-        folder, started, "munged.pid", "munged", "--force", f"--key-file={key}", f"--socket={folder}/run/munge.sock", f"--pid-file={folder}/run/munged.pid",
-        f"--seed-file={folder}/munge/seed", f"--log-file={folder}/munge/munged.log",
-    )  # fmt: skip
+        folder,
+        started,
+        "munged.pid",
+        "munged",
+        "--force",
+        f"--key-file={key}",
+        f"--socket={folder}/run/munge.sock",
+        f"--pid-file={folder}/run/munged.pid",
+        f"--seed-file={folder}/munge/seed",
+        f"--log-file={folder}/munge/munged.log",
+    )
 
 
 def _start(folder: Path, started: list[Path], pid_file: str, *command: str) -> None:
@@ -226,7 +238,8 @@ def _start(folder: Path, started: list[Path], pid_file: str, *command: str) -> N
 
 
 def _free_ports(count: int) -> int:
-    """Find the first of several consecutive free ports, below those that the system gives to clients."""
+    """Find the first of several consecutive free ports, below those that the system gives to
+    clients."""
     for first in range(10_000 + os.getpid() % 2500 * 8, 32_000, 8):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(first, first + count):
@@ -264,7 +277,8 @@ def _end(pid: int, program: str) -> None:
 
 
 def _is_running(pid: int, program: str) -> bool:
-    """Check that a process runs this program. The first process of a container may never collect zombies, so they count as ended."""
+    """Check that a process runs this program. The first process of a container may never collect
+    zombies, so they count as ended."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
     except FileNotFoundError:

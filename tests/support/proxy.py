@@ -1,4 +1,5 @@
-"""A proxy in front of a web server, in a thread of the test: it counts requests and bytes, adds latency, and injects faults."""
+"""A proxy in front of a web server, in a thread of the test: it counts requests and bytes, adds
+latency, and injects faults."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Cut:
-    """An answer of the server whose connection breaks after so many bytes of the body, and before the head if that is None."""
+    """An answer of the server whose connection breaks after so many bytes of the body, and before
+    the head if that is None."""
 
     nbytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Endless:
-    """A body of zeros that ends when the client hangs up. It has a ``claimed`` length or comes in chunks, and claims to be the requested range."""
+    """A body of zeros that ends when the client hangs up. It has a ``claimed`` length or comes in
+    chunks, and claims to be the requested range."""
 
     claimed: int | None = None
 
@@ -48,7 +51,8 @@ class Silence:
 
 @dataclass(frozen=True)
 class Drip:
-    """A body of which one byte comes after another, with a pause before each [s], until the client hangs up."""
+    """A body of which one byte comes after another, with a pause before each [s], until the client
+    hangs up."""
 
     pause: float
 
@@ -196,7 +200,8 @@ class Proxy:
 
 
 def _claimed(request: Exchange, nbytes: int) -> dict[str, str]:
-    """Return headers of a body of as many bytes as were asked for, or of the whole file of that many."""
+    """Return headers of a body of as many bytes as were asked for, or of the whole file of that
+    many."""
     found = re.fullmatch(r"bytes=(\d+)-(\d+)", request.range or "")
     if found is None:
         return {"Content-Length": str(nbytes)}

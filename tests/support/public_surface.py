@@ -1,4 +1,5 @@
-"""The public surface as text: what people type, of which a change must be meant. ``python -m support.public_surface`` from ``tests`` writes it anew."""
+"""The public surface as text: what people type, of which a change must be meant. ``python -m
+support.public_surface`` from ``tests`` writes it anew."""
 
 from __future__ import annotations
 

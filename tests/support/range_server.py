@@ -26,7 +26,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if span is None or not server.serves_ranges:
             self._answer(200, data)
             return
-        first, last = (int(span[1]), int(span[2])) if span[1] else (max(0, len(data) - int(span[2])), len(data) - 1)  # the last bytes, without a start
+        # the last bytes, without a start
+        first, last = (int(span[1]), int(span[2])) if span[1] else (max(0, len(data) - int(span[2])), len(data) - 1)
         if first >= len(data):
             self._answer(416, b"")
             return
@@ -53,7 +54,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def range_server(folder, *, serves_ranges=True, absent=404):
     """Serve a folder; ``absent`` is the status of files that are not there.
 
-    ``requests`` of what is given lists paths and ranges, ``failures`` are the next answers, and ``url`` is where it is.
+    ``requests`` of what is given lists paths and ranges, ``failures`` are the next answers, and
+    ``url`` is where it is.
     """
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.folder, server.serves_ranges, server.absent, server.requests, server.failures = folder, serves_ranges, absent, [], []

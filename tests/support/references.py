@@ -32,7 +32,8 @@ def of_labels(labels, connectivity):
 
 
 def assert_same_components(found, expected):
-    """Check that both group the same voxels, whose ids may differ, and that the ids found are 1 to n."""
+    """Check that both group the same voxels, whose ids may differ, and that the ids found are 1 to
+    n."""
     pairs = np.unique(np.stack([found.ravel(), expected.ravel()]).astype(np.int64), axis=1)
     assert len(np.unique(pairs[0])) == len(np.unique(pairs[1])) == pairs.shape[1]
     assert ((found == 0) == (expected == 0)).all()

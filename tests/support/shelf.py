@@ -22,7 +22,8 @@ class Shelf(MemoryFileSystem):
 
 def empty_shelf():
     """Return an empty shelf."""
-    fsspec.register_implementation("shelf", Shelf, clobber=True)  # pytest may import this module twice
+    # pytest may import this module twice
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
     Shelf.store.clear()
     Shelf.pseudo_dirs[:] = [""]
     return Shelf()

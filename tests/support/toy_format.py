@@ -1,4 +1,5 @@
-"""Complete example of a format, as another package can add it: ``toy.json`` lists the levels of an image; a level is a folder of raw chunks."""
+"""Complete example of a format, as another package can add it: ``toy.json`` lists the levels of an
+image; a level is a folder of raw chunks."""
 
 from __future__ import annotations
 

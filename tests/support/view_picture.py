@@ -1,4 +1,5 @@
-"""Make the picture of ``docs/view.md``: ``PYTHONPATH=tests python tests/support/view_picture.py``; needs Chromium and the extra ``view``."""
+"""Make the picture of ``docs/view.md``: ``PYTHONPATH=tests python tests/support/view_picture.py``;
+needs Chromium and the extra ``view``."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ SIZE = (1000, 740)
 
 
 async def picture_of(urls, size=SIZE):
-    """Return the first view of volumes, once it has not changed for three pictures, and the messages of the console."""
+    """Return the first view of volumes, once it has not changed for three pictures, and the
+    messages of the console."""
     async with open_viewer(urls, size) as (page, _):
         pictures = []
         while len(pictures) < 4 or len({picture.tobytes() for picture in pictures[-3:]}) > 1 or np.ptp(pictures[-1]) == 0:

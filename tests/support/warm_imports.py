@@ -1,4 +1,5 @@
-"""Import this module before a process forks: it imports what workers use and builds a small pyramid, which loads the kernels."""
+"""Import this module before a process forks: it imports what workers use and builds a small
+pyramid, which loads the kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Fresh processes that start fast: forks of one process that has imported the package and loaded its kernels, and that has no threads."""
+"""Fresh processes that start fast: forks of one process that has imported the package and loaded
+its kernels, and that has no threads."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ ENVIRONMENT = {**os.environ, "WKWDASK_PROGRESS": "off", "PYTHONPATH": os.pathsep
 
 
 def warm_context():
-    """Return the context of multiprocessing whose processes are such forks; the server starts with the first call and ends with this process."""
+    """Return the context of multiprocessing whose processes are such forks; the server starts with
+    the first call and ends with this process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["support.warm_imports"])
     before = dict(os.environ)
@@ -35,7 +37,8 @@ def warm_context():
 
 
 class WarmProcess:
-    """A process with the interface of :class:`subprocess.Popen`, which is the leader of its session.
+    """A process with the interface of :class:`subprocess.Popen`, which is the leader of its
+    session.
 
     Parameters
     ----------
@@ -83,7 +86,8 @@ class WarmProcess:
     def send_signal(self, number):
         """Send a signal, if the process still runs."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and the server that forked it has not told yet
+            with contextlib.suppress(ProcessLookupError):
+                # it has ended, and the server that forked it has not told yet
                 os.kill(self.pid, number)
 
     def __enter__(self):

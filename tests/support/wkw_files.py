@@ -1,4 +1,5 @@
-"""WKW files in plain Python, after the README of webknossos-wrap: to write what others write, and to read and damage what is stored."""
+"""WKW files in plain Python, after the README of webknossos-wrap: to write what others write, and
+to read and damage what is stored."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Header(NamedTuple):
         return cls(dtype, nbytes // dtype.itemsize, 1 << (lengths & 15), 1 << (lengths >> 4), block_type, offset)
 
     def places(self):
-        """Go through the blocks in the order of the file, which is Morton's: where each begins [voxels]."""
+        """Go through the blocks in the order of the file, which is Morton's: where each begins
+        [voxels]."""
         for number in range(self.file_len**3):
             bits = [[number >> (3 * n + axis) & 1 for n in range(self.file_len.bit_length())] for axis in range(3)]
             yield tuple(self.block_len * sum(bit << n for n, bit in enumerate(axis)) for axis in bits)
@@ -80,7 +82,8 @@ def decode_file(raw):
 
 
 def stored_voxels(folder, shape):
-    """Read the files of a mag from voxel 0 on, without its box: shape (x, y, z), result (c, x, y, z)."""
+    """Read the files of a mag from voxel 0 on, without its box: shape (x, y, z), result (c, x, y,
+    z)."""
     header = header_of(folder)
     edge = header.block_len * header.file_len
     out = np.zeros((header.num_channels, *(-(-n // edge) * edge for n in shape)), header.dtype)

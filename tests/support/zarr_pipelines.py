@@ -1,4 +1,5 @@
-"""Zarr arrays of zarr-python in every way that it stores them: codecs, filters, shards, fill values and types."""
+"""Zarr arrays of zarr-python in every way that it stores them: codecs, filters, shards, fill values
+and types."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Pipeline:
 
     name: str
     options: Any
-    """Function from a data type, the lengths of chunks and those of shards to the options of ``zarr.create_array``."""
+    """Function from a data type, the lengths of chunks and those of shards to the options of
+    ``zarr.create_array``."""
     zarr_format: int = 3
     types: tuple[str, ...] = TYPES
     is_library_only: bool = False
@@ -39,7 +41,8 @@ class Pipeline:
         return f"v{self.zarr_format} {self.name}"
 
     def write(self, folder, voxels, fill=0, region=(...,), chunks=CHUNKS[0]):
-        """Write a region of an array, z, y, x with optional axes before; the other chunks are absent. Shards have eight chunks, one along other axes."""
+        """Write a region of an array, z, y, x with optional axes before; the other chunks are
+        absent. Shards have eight chunks, one along other axes."""
         chunks = (*(1,) * (voxels.ndim - 3), *chunks)
         options = self.options(voxels.dtype.name, chunks, (*chunks[:-3], *(2 * n for n in chunks[-3:])))
         options = {"chunks": chunks, "compressors": None, **options}
@@ -82,7 +85,8 @@ def _big_endian_index(dtype, chunks, shards):
 
 
 def _turned_shards(dtype, chunks, shards):
-    shards = tuple(map(math.lcm, chunks, chunks[::-1]))  # zarr-python requires that chunks divide shards before the transpose too
+    # zarr-python requires that chunks divide shards before the transpose too
+    shards = tuple(map(math.lcm, chunks, chunks[::-1]))
     sharding = ShardingCodec(chunk_shape=chunks[::-1], codecs=[_bytes(dtype)])
     return {"chunks": shards, "filters": [_turned(len(shards))], "serializer": sharding}
 
@@ -155,4 +159,4 @@ PIPELINES = (
     Pipeline("astype", _v2(lambda dtype: {"filters": [numcodecs.AsType("i8", dtype)]}), 2, types=("uint8", "uint16", "int16", "uint32")),
     Pipeline("shuffle and fletcher32", _v2(lambda dtype: {"filters": [numcodecs.Shuffle(np.dtype(dtype).itemsize), numcodecs.Fletcher32()]}), 2),
     Pipeline("two filters in order F", _v2(_two_filters, order="F"), 2, types=INTEGERS),
-)  # fmt: skip
+)

@@ -1,6 +1,7 @@
 """The examples of the proposal of the codec ``offset`` for Zarr v3, as printed there.
 
-"Offset Codec", version 0.1.0, by Mark Kittisopikul, zarr-extensions; licensed under the Creative Commons Attribution 3.0 Unported License.
+"Offset Codec", version 0.1.0, by Mark Kittisopikul, zarr-extensions; licensed under the Creative
+Commons Attribution 3.0 Unported License.
 """
 
 from __future__ import annotations

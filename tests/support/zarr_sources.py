@@ -21,7 +21,8 @@ def voxels(shape=(30, 41, 22), dtype="uint8", seed=0):
 
 
 def make_dataset(folder, **options):
-    """Write an image and a segmentation with three mags, whose boxes begin in the middle of blocks."""
+    """Write an image and a segmentation with three mags, whose boxes begin in the middle of
+    blocks."""
     wkwdask.create_dataset(folder, VOXEL_SIZE)
     wkwdask.to_wkw(voxels(), f"{folder}/color/1", offset=(10, 20, 30), **OPTIONS, **options)
     wkwdask.build_pyramid(folder, layer="color", mags="2-2-1,4-4-2", block_len=8, file_len=2)
@@ -44,7 +45,8 @@ def document(path):
 
 
 def stored_block():
-    """Draw a block of 8 voxels, shape (x, y, z), whose LZ4 encoding has as many bytes as its voxels."""
+    """Draw a block of 8 voxels, shape (x, y, z), whose LZ4 encoding has as many bytes as its
+    voxels."""
     random = np.random.default_rng(1)
     start = random.integers(1, 256, 512 - 40, np.uint8)
     blocks = (np.concatenate([start, start[:length], random.integers(1, 256, 40 - length, np.uint8)]) for length in range(4, 28))

@@ -1,4 +1,5 @@
-"""A mag outside any dataset: writing it warns, its box is kept, and ``voxel_size=`` creates a dataset."""
+"""A mag outside any dataset: writing it warns, its box is kept, and ``voxel_size=`` creates a
+dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Targets of conversions whose suffix is not writable: an error before any work lists the writable ones."""
+"""Targets of conversions whose suffix is not writable: an error before any work lists the writable
+ones."""
 
 from __future__ import annotations
 

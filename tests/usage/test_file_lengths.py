@@ -1,4 +1,5 @@
-"""Default file lengths fit the box of a mag: small volumes take little space, large ones few files."""
+"""Default file lengths fit the box of a mag: small volumes take little space, large ones few
+files."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def file_len(url):
 
 
 def file_lengths(dataset):
-    """File lengths of the mags of the only layer, from the JSON and equal to those of the headers [blocks]."""
+    """File lengths of the mags of the only layer, from the JSON and equal to those of the headers
+    [blocks]."""
     (layer,) = json.loads((Path(dataset) / "datasource-properties.json").read_text())["dataLayers"]
     lengths = {tuple(mag["mag"]): mag["cubeLength"] // 32 for mag in layer["mags"]}
     assert lengths == {mag.mag.factors: mag.file_len for mag in wkwdask.info(dataset).layers[0].mags}
@@ -57,9 +59,11 @@ def test_a_small_volume_takes_about_its_own_bytes(dataset, dtype, compression):
 
 
 @given(
-    topleft=st.tuples(*[st.integers(0, 200)] * 3), size=st.tuples(*[st.integers(1, 70)] * 3), block_len=st.sampled_from([8, 16]),
+    topleft=st.tuples(*[st.integers(0, 200)] * 3),
+    size=st.tuples(*[st.integers(1, 70)] * 3),
+    block_len=st.sampled_from([8, 16]),
     compression=st.sampled_from(["lz4", "raw"]),
-)  # fmt: skip
+)
 @settings(max_examples=8 if settings.get_current_profile_name() == "nightly" else 3)
 def test_no_other_length_takes_much_less(tmp_path_factory, topleft, size, block_len, compression):
     folder = tmp_path_factory.mktemp("any")
@@ -112,7 +116,8 @@ def test_an_update_and_a_region_keep_the_lengths(dataset):
 
 
 def test_all_verbs(dataset, tmp_path):
-    """Results of a small mag in large files are stored in small ones; a whole copy keeps its length."""
+    """Results of a small mag in large files are stored in small ones; a whole copy keeps its
+    length."""
     labels = RANDOM.integers(1, 5, (64, 64, 64)).astype(np.uint32)
     source = dataset / "seg" / "1"
     wkwdask.to_wkw(labels, source, file_len=32, category="segmentation")
@@ -174,7 +179,8 @@ def test_webknossos_opens_it(dataset):
 
 @pytest.mark.long
 def test_zeros_around_a_small_volume_are_skipped(dataset):
-    """In files of 1024^3 around a volume of 50^3, only blocks with voxels are read, decoded and encoded."""
+    """In files of 1024^3 around a volume of 50^3, only blocks with voxels are read, decoded and
+    encoded."""
     array = voxels((50, 50, 50))
     wkwdask.to_wkw(array, dataset / "color" / "1", offset=(1000, 10, 10), file_len=32, compression="lz4")
     report = wkwdask.compress(dataset)

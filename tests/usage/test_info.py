@@ -160,9 +160,11 @@ def test_warnings_of_a_conversion_are_printed_once(tmp_path):
 def test_summaries_and_checks_are_cards_in_notebooks(dataset, tmp_path):
     wkwdask.convert(dataset, tmp_path / "em.ome.zarr", layer="color")
     shown = {
-        "summary": wkwdask.info(dataset), "volume": wkwdask.info(tmp_path / "em.ome.zarr"), "verify": wkwdask.verify(dataset),
+        "summary": wkwdask.info(dataset),
+        "volume": wkwdask.info(tmp_path / "em.ome.zarr"),
+        "verify": wkwdask.verify(dataset),
         "diff": wkwdask.diff(f"{dataset}/color/1", f"{dataset}/color/1"),
-    }  # fmt: skip
+    }
     cards = {name: value._repr_html_() for name, value in shown.items()}
     assert all(card.startswith("<div") and "<table>" in card for card in cards.values())
     assert "sound: 0 errors" in cards["verify"]

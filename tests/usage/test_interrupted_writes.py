@@ -1,4 +1,5 @@
-"""Interrupted writes of arrays: the same call resumes, ``status`` reports it, and ``cancel --discard`` removes the job."""
+"""Interrupted writes of arrays: the same call resumes, ``status`` reports it, and ``cancel
+--discard`` removes the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Jobs killed at their last steps, while the result is published: the same call succeeds and leaves no other files."""
+"""Jobs killed at their last steps, while the result is published: the same call succeeds and leaves
+no other files."""
 
 from __future__ import annotations
 

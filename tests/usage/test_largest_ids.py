@@ -11,7 +11,8 @@ from support.commands import run_here
 import wkwdask
 
 OPTIONS = {"block_len": 8, "file_len": 2}
-LABELS = np.kron(np.arange(1, 9, dtype=np.uint32).reshape(2, 2, 2) * 5, np.ones((8, 8, 8), np.uint32))  # up to 40
+# up to 40
+LABELS = np.kron(np.arange(1, 9, dtype=np.uint32).reshape(2, 2, 2) * 5, np.ones((8, 8, 8), np.uint32))
 
 
 @pytest.fixture

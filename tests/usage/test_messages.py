@@ -28,18 +28,24 @@ def test_errors_name_options_or_arguments(dataset):
     calls = [
         (["pyramid", dataset], "--layer", lambda: wkwdask.build_pyramid(dataset), "layer="),
         (
-            ["pyramid", dataset / "one", "--mags", "2", "--method", "min"], "--overwrite replaces",
-            lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"], method="min"), 'existing="overwrite"',
+            ["pyramid", dataset / "one", "--mags", "2", "--method", "min"],
+            "--overwrite replaces",
+            lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"], method="min"),
+            'existing="overwrite"',
         ),
         (
-            ["pyramid", dataset / "one", "--mags", "2", "--coarsest", "4"], "--mags lists the mags; --coarsest, --sampling and --align-with choose them",
-            lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"], coarsest=4), "mags= lists the mags; coarsest=, sampling= and align_with= choose them",
+            ["pyramid", dataset / "one", "--mags", "2", "--coarsest", "4"],
+            "--mags lists the mags; --coarsest, --sampling and --align-with choose them",
+            lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"], coarsest=4),
+            "mags= lists the mags; coarsest=, sampling= and align_with= choose them",
         ),
         (
-            ["apply", "numpy:copy", dataset / "one/1", "--reduce", "--halo", "1"], "--halo and --mask need a target",
-            lambda: wkwdask.apply(np.copy, dataset / "one/1", halo=1), "halo= and mask= need a target",
+            ["apply", "numpy:copy", dataset / "one/1", "--reduce", "--halo", "1"],
+            "--halo and --mask need a target",
+            lambda: wkwdask.apply(np.copy, dataset / "one/1", halo=1),
+            "halo= and mask= need a target",
         ),
-    ]  # fmt: skip
+    ]
     for command, on_command_line, call, in_python in calls:
         done = run_here(*command)
         assert done.returncode == 1

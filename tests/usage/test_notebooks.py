@@ -32,7 +32,8 @@ def test_no_outputs_are_stored(path):
 
 @pytest.mark.long
 def test_notebooks_run_and_draw_their_pictures(tmp_path):
-    """A kernel takes seconds to start and to import everything, so all share one; ``%reset`` removes the names of the notebook before."""
+    """A kernel takes seconds to start and to import everything, so all share one; ``%reset``
+    removes the names of the notebook before."""
     cells = []
     for path in NOTEBOOKS:
         notebook = nbformat.read(path, 4)

@@ -1,6 +1,8 @@
-"""README.md and the pages of docs/: every command and Python block of a page runs in order, in a folder with the demo dataset.
+"""README.md and the pages of docs/: every command and Python block of a page runs in order, in a
+folder with the demo dataset.
 
-Blocks in ``text`` are shown only. Python blocks whose title is the name of other software run where it is installed.
+Blocks in ``text`` are shown only. Python blocks whose title is the name of other software run where
+it is installed.
 """
 
 from __future__ import annotations
@@ -69,12 +71,15 @@ class Step:
 
 
 def read_steps(text):
-    """List the steps of a page. A block that begins with a comment of a file name is a file. One without language and commands is the output of a step."""
+    """List the steps of a page. A block that begins with a comment of a file name is a file. One
+    without language and commands is the output of a step."""
     steps = []
     for match in re.finditer(r'^```(\w*)(?: title="([^"]*)")?\n(.*?)^```$', text, re.MULTILINE | re.DOTALL):
         line, block = text.count("\n", 0, match.start()) + 2, match[3]
         if match[1] == "text" or block.startswith("python3 -m venv ") or not find_spec(PACKAGES.get(match[2], "wkwdask")):
-            continue  # shown only, the two commands that install, and code of other software that is not installed
+            # shown only, the two commands that install, and code of other software that is not
+            # installed
+            continue
         named = re.match(r"# (\w+\.(?:py|toml))\n", block)
         if named is not None:
             steps.append(Step(line, block, False, file=named[1]))
@@ -92,7 +97,8 @@ def read_steps(text):
 
 
 def make_input_of_readers(folder):
-    """Sections of 12 bits, an HDF5 volume, two annotations of the demonstration dataset, an agglomerate file and a merger-mode NML."""
+    """Sections of 12 bits, an HDF5 volume, two annotations of the demonstration dataset, an
+    agglomerate file and a merger-mode NML."""
     import h5py
     import tifffile
 
@@ -113,7 +119,8 @@ def make_input_of_readers(folder):
 
 
 def run_python(step, names):
-    """Run a block as the interactive interpreter does and return its output; values in comments after expressions are compared."""
+    """Run a block as the interactive interpreter does and return its output; values in comments
+    after expressions are compared."""
     lines, printed = step.text.splitlines(), io.StringIO()
     with contextlib.redirect_stdout(printed):
         nodes = ast.parse(step.text).body

@@ -1,4 +1,5 @@
-"""A read-only installation: neither the home folder nor ``TMPDIR`` is writable. ``tests/kernels/test_compiler.py`` shows the same for the cache of kernels."""
+"""A read-only installation: neither the home folder nor ``TMPDIR`` is writable.
+``tests/kernels/test_compiler.py`` shows the same for the cache of kernels."""
 
 from __future__ import annotations
 

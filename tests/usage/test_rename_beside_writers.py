@@ -1,4 +1,5 @@
-"""A layer is renamed while a job writes it, or a job starts during a renaming: one of the two fails, and no mag is lost."""
+"""A layer is renamed while a job writes it, or a job starts during a renaming: one of the two
+fails, and no mag is lost."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ WRITERS = {"mag": write_mag, "region": write_region, "pyramid": build}
 
 
 def check(folder, writer, written, renamed):
-    """Check that one of the two succeeded, or both in turn; every mag on disk is listed and holds its voxels."""
+    """Check that one of the two succeeded, or both in turn; every mag on disk is listed and holds
+    its voxels."""
     is_between_swap_and_unlink = isinstance(written, OSError) and written.errno == errno.ELOOP
     assert written is None or is_between_swap_and_unlink or isinstance(written, (wkwdask.LockedError, wkwdask.MissingError)), written
     assert renamed is None or isinstance(renamed, wkwdask.LockedError), renamed
@@ -68,7 +70,8 @@ def check(folder, writer, written, renamed):
         layer.name: sorted(str(mag) for mag in layer.mags) for layer in layers.values()
     }
     names = ["em"] if renamed is not None else ["raw"]
-    assert list(layers) in (names, ["raw", "em"] if written is None and writer is write_mag else names)  # the writer began after the renaming
+    # the writer began after the renaming
+    assert list(layers) in (names, ["raw", "em"] if written is None and writer is write_mag else names)
     assert layers[names[0]].read(mag=1).min() == 3
     found = [(str(mag), int(layer.read(mag=mag).max())) for layer in layers.values() for mag in layer.mags]
     fine, coarse = (7, None) if writer is write_region else (3, 7 if writer is write_mag else 3)

@@ -1,4 +1,5 @@
-"""The site: each page is in the navigation, links and anchors exist, drawings are those of their script, and the reference has each public name once."""
+"""The site: each page is in the navigation, links and anchors exist, drawings are those of their
+script, and the reference has each public name once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Using records and arrays of a renamed layer is an error; they never return zeros or another layer."""
+"""Using records and arrays of a renamed layer is an error; they never return zeros or another
+layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a process imports before it works: a command, a first read, a worker. Each import that is not needed costs time and memory in every process."""
+"""What a process imports before it works: a command, a first read, a worker. Each import that is
+not needed costs time and memory in every process."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from wkwdask.graphs.local_run import _process_pool
 ARRAYS = {"numpy"}
 SCHEDULERS = {"dask", "distributed"}
 COMPILERS = {"llvmlite", "numba"}
-# What can only come with something else: dask.array imports the first four where they are installed, numba the fifth where it compiles.
+# What can only come with something else: dask.array imports the first four where they are
+# installed, numba the fifth where it compiles.
 LARGE = {"dask.array", "pandas", "pyarrow", "xarray", "scipy.linalg", "bokeh", "matplotlib", "zarr", "tensorstore", "aiohttp"}
 
 
@@ -29,7 +31,8 @@ def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("start") / "ds"
     wkwdask.create_dataset(folder, (4, 4, 35))
     wkwdask.to_wkw(np.ones((16, 16, 16), np.uint8), folder / "color" / "1", block_len=8, file_len=2, category="color")
-    wkwdask.read(folder / "color" / "1", ((1, 0, 0), (12, 16, 16)))  # machine code of the kernels is there from now on
+    # machine code of the kernels is there from now on
+    wkwdask.read(folder / "color" / "1", ((1, 0, 0), (12, 16, 16)))
     return folder
 
 

@@ -1,4 +1,5 @@
-"""docs/training.md: its two scripts run, with PyTorch or with a stand-in that starts worker processes in the same two ways."""
+"""docs/training.md: its two scripts run, with PyTorch or with a stand-in that starts worker
+processes in the same two ways."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def test_the_loader_reads_batches_in_forked_and_spawned_workers(tmp_path):
     _, patches, train = [step for step in read_steps((ROOT / "docs" / "training.md").read_text(encoding="utf-8")) if step.is_python]
     (tmp_path / "patches.py").write_text(patches.text)
     (tmp_path / "train.py").write_text(train.text)
-    for layer, dtype in (("color", np.uint8), ("segmentation", np.uint32)):  # the box of the demo dataset
+    for layer, dtype in (("color", np.uint8), ("segmentation", np.uint32)):
+        # the box of the demo dataset
         wkwdask.to_wkw(
             np.ones((512, 512, 192), dtype), tmp_path / "demo-dataset" / layer / "1", offset=(1000, 2000, 300), voxel_size=(4, 4, 8), compression="lz4"
         )

@@ -1,4 +1,5 @@
-"""Annotations with several volume layers: the report names the merged one and the others, and the user can choose."""
+"""Annotations with several volume layers: the report names the merged one and the others, and the
+user can choose."""
 
 from __future__ import annotations
 

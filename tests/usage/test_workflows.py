@@ -76,7 +76,8 @@ def test_pyramid(dataset):
 
 @pytest.mark.long
 def test_workers_import_the_function_of_a_script(dataset, tmp_path):
-    """The script runs in a process, its function in that of a worker; the result equals that of scipy."""
+    """The script runs in a process, its function in that of a worker; the result equals that of
+    scipy."""
     (tmp_path / "one.yaml").write_text("kind: local\nworkers: 1\nmemory-limit: 1GiB\n")
     arguments = (dataset / "color" / "1", dataset / "smooth" / "1", "--radius", "2", "--pyramid", "--cluster", tmp_path / "one.yaml")
     done = subprocess.run([sys.executable, WORKFLOWS / "apply.py", *arguments], capture_output=True, text=True, check=False)

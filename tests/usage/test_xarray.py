@@ -255,9 +255,14 @@ class TestGuess:
 
 
 ZARR_LAYER = {
-    "name": "other", "category": "color", "dataFormat": "zarr3", "elementClass": "uint8", "numChannels": 1,
-    "boundingBox": {"topLeft": [0, 0, 0], "width": 5, "height": 5, "depth": 5}, "mags": [{"mag": [1, 1, 1], "path": "./other/1"}],
-}  # fmt: skip
+    "name": "other",
+    "category": "color",
+    "dataFormat": "zarr3",
+    "elementClass": "uint8",
+    "numChannels": 1,
+    "boundingBox": {"topLeft": [0, 0, 0], "width": 5, "height": 5, "depth": 5},
+    "mags": [{"mag": [1, 1, 1], "path": "./other/1"}],
+}
 
 
 class TestTree:
@@ -305,18 +310,23 @@ class TestChunks:
     """Chunks by ``{}`` and by ``"auto"`` never split blocks."""
 
     @given(
-        box=boxes, dtype=st.sampled_from(["uint8", "uint16", "uint32", "uint64"]), channels=st.sampled_from([1, 3]),
-        lengths=st.sampled_from([(32, 1024), (32, 32), (8, 64), (64, 512)]), limit=st.sampled_from(["128MiB", "16MiB", "3MB"]),
-    )  # fmt: skip
+        box=boxes,
+        dtype=st.sampled_from(["uint8", "uint16", "uint32", "uint64"]),
+        channels=st.sampled_from([1, 3]),
+        lengths=st.sampled_from([(32, 1024), (32, 32), (8, 64), (64, 512)]),
+        limit=st.sampled_from(["128MiB", "16MiB", "3MB"]),
+    )
     def test_chunk_borders_are_block_borders(self, tmp_path_factory, box, dtype, channels, lengths, limit):
-        assume(lengths[0] ** 3 * np.dtype(dtype).itemsize * channels <= dask.utils.parse_bytes(limit))  # dask splits larger blocks
+        # dask splits larger blocks
+        assume(lengths[0] ** 3 * np.dtype(dtype).itemsize * channels <= dask.utils.parse_bytes(limit))
         folder = tmp_path_factory.mktemp("chunks")
         wkwdask.create_dataset(folder, VOXEL_SIZE)
         wkwdask.create(folder / "em" / "1", box, dtype, num_channels=channels, block_len=lengths[0], file_len=lengths[1] // lengths[0])
         with dask.config.set({"array.chunk-size": limit}):
             opened = xr.open_dataarray(folder / "em" / "1", engine="wkw")
             preferred = tuple(opened.encoding["preferred_chunks"][axis] for axis in opened.dims)
-            automatic = xr.open_dataarray(folder / "em" / "1", engine="wkw", chunks="auto") if box.volume < 1 << 24 else None  # where these are few
+            # where these are few
+            automatic = xr.open_dataarray(folder / "em" / "1", engine="wkw", chunks="auto") if box.volume < 1 << 24 else None
             alike = dask.array.core.normalize_chunks("auto", opened.shape, dtype=np.dtype(dtype), previous_chunks=preferred)
         for chunks in (preferred, alike, *([] if automatic is None else [automatic.chunks])):
             for axis, cut in zip(opened.dims, chunks, strict=True):
@@ -388,10 +398,12 @@ class TestWriting:
 
     def test_coarsened(self, dataset, tmp_path):
         opened = xr.open_dataarray(dataset, engine="wkw", layer="cells", chunks={})
-        half = opened.isel(x=slice(1, 49), y=slice(1, 37)).coarsen(x=2, y=2).max()  # from voxel 22, 4 on
+        # from voxel 22, 4 on
+        half = opened.isel(x=slice(1, 49), y=slice(1, 37)).coarsen(x=2, y=2).max()
         assert half.wkw.mag == wkwdask.Mag(2, 2, 1)
         half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
-        xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), half, rtol=1e-12)  # means of coordinates are rounded
+        # means of coordinates are rounded
+        xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), half, rtol=1e-12)
 
     @pytest.mark.parametrize("unit", ["nm", "voxel"])
     def test_coordinates_between_voxels_are_rejected(self, dataset, tmp_path, unit):
@@ -399,7 +411,8 @@ class TestWriting:
         if unit == "voxel":
             wkwdask.to_wkw(opened, tmp_path / "cells" / "1", offset=TOPLEFT, **OPTIONS)
             opened = xr.open_dataarray(tmp_path / "cells" / "1", engine="wkw")
-        half = opened.coarsen(x=2, y=2, boundary="trim").max()  # from voxel 21, 3 on: these lie between those of the mag
+        # from voxel 21, 3 on: these lie between those of the mag
+        half = opened.coarsen(x=2, y=2, boundary="trim").max()
         with pytest.raises(ValueError, match=r"coordinate x: .* not the center of a voxel"):
             half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
         assert not (tmp_path / "new").exists()
@@ -416,7 +429,8 @@ class TestWriting:
         with pytest.raises(ValueError, match=r"mag 2-2-1 are 22\.48, 22\.48, 28 nm in the dataset, but 11\.24, 11\.24, 28 nm"):
             array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", **OPTIONS)
         assert not (tmp_path / "new" / "em" / "2-2-1").exists()
-        array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", offset=(0, 0, 0), **OPTIONS)  # what is asked for goes before coordinates
+        # what is asked for goes before coordinates
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", offset=(0, 0, 0), **OPTIONS)
 
     def test_a_folder_in_use_becomes_no_dataset(self, tmp_path):
         (tmp_path / "thesis.txt").write_text("mine")
@@ -504,7 +518,8 @@ class TestAccessor:
         xr.testing.assert_identical(fine.wkw.at_mag("2-2-1").compute(), coarse.compute())
         found = fine.isel(x=slice(7, 20), z=5).transpose().wkw.at_mag("2-2-1")
         assert (found.chunks is None) is (chunks is None)
-        xr.testing.assert_identical(found.compute(), coarse.isel(x=slice(4, 11), z=5).transpose().compute())  # voxels 28 to 41: 14 to 21 of 2-2-1
+        # voxels 28 to 41: 14 to 21 of 2-2-1
+        xr.testing.assert_identical(found.compute(), coarse.isel(x=slice(4, 11), z=5).transpose().compute())
         xr.testing.assert_identical(coarse[3:5, ::-1].wkw.at_mag(1).compute(), in_memory(EM, "em")[5:9])
         xr.testing.assert_identical(coarse[[1, 7]].wkw.at_mag(1).compute(), in_memory(EM, "em")[1:15])
 
@@ -546,7 +561,8 @@ class TestAccessor:
         mask = (opened > 100).wkw.preview(size=60)
         assert len(mask.getcolors()) > 2
         opened.isel(z=3).wkw.preview(size=60)
-        turned = opened[::-1, [3, 9, 4]].wkw.preview(size=60)  # such coordinates say no length: it is drawn in voxels
+        # such coordinates say no length: it is drawn in voxels
+        turned = opened[::-1, [3, 9, 4]].wkw.preview(size=60)
         np.testing.assert_array_equal(turned, opened[::-1, [3, 9, 4]].drop_vars(list("xyz")).wkw.preview(size=60))
         with pytest.raises(ValueError, match="no voxels to draw"):
             opened[:0].wkw.preview()

@@ -1,6 +1,8 @@
-"""Tests of each verb on an image of any format, through public functions and commands, compared with numpy.
+"""Tests of each verb on an image of any format, through public functions and commands, compared
+with numpy.
 
-A verb gets a :class:`Bench`, which saves an image and a segmentation of one format, and raises if a result is wrong.
+A verb gets a :class:`Bench`, which saves an image and a segmentation of one format, and raises if a
+result is wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ VERBS = {}
 LIMITS = {
     "histogram": {"types": ("uint8", "uint16")},  # one bin per value
     "contrast": {"types": ("uint8", "uint16")},
-    **{name: {"lowest": 0} for name in ("convert_to_wkw", "convert_plan", "convert_from_wkw")},  # positions in WKW are not negative
+    # positions in WKW are not negative
+    **{name: {"lowest": 0} for name in ("convert_to_wkw", "convert_plan", "convert_from_wkw")},
 }
 """Limits of the arrays with which a verb is tested, as arguments of :class:`Bench`."""
 
@@ -43,7 +46,8 @@ def verb(function):
 
 
 def verb_of_target(function):
-    """Register a function of a bench, a target image and its mag 1 twice: with a target of the same format, and of WKW."""
+    """Register a function of a bench, a target image and its mag 1 twice: with a target of the same
+    format, and of WKW."""
     VERBS[function.__name__] = lambda bench: function(bench, bench.place, _with_dataset(bench))
     VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(bench, f"{bench.root}/other/target", f"{_other_dataset(bench)}/target/1")
     LIMITS[f"{function.__name__}_to_wkw"] = {"lowest": 0}
@@ -105,7 +109,8 @@ class Bench:
         return {} if self.form.states_voxel_size else {"voxel_size": VOXEL_SIZE}
 
     def as_stored(self, url: str, case: Case) -> Case:
-        """Return an array in the type that a target has instead of one that its format does not store."""
+        """Return an array in the type that a target has instead of one that its format does not
+        store."""
         dtype = wkwdask.open(url, mag=1).dtype
         return Case(case.array.astype(dtype), case.offset) if dtype == self.form.cast else case
 
@@ -283,7 +288,8 @@ def clear_region(bench):
 
 @verb
 def serve(bench):
-    """A server without listings, after a write into a region: files of other software lie beside ours."""
+    """A server without listings, after a write into a region: files of other software lie beside
+    ours."""
     changed = write_region(bench)
     with range_server(bench.folder) as server:
         for box in (changed, (bench.case.offset, bench.case.end)):
@@ -304,7 +310,8 @@ def create(bench):
 
 @verb_of_target
 def apply(bench, image, target):
-    chunks = [4 * n for n in bench.form.chunk_shape] if target == bench.finest_place else 32  # of the target
+    # of the target
+    chunks = [4 * n for n in bench.form.chunk_shape] if target == bench.finest_place else 32
     wkwdask.apply(_inverse, _level(bench, bench.image), target, channels=len(bench.case.array), chunks=chunks)
     bench.expect(image, bench.as_stored(image, Case(_inverse(bench.case.array), bench.case.offset)))
 
@@ -336,7 +343,8 @@ def pyramid(bench):
 
 @verb
 def pyramid_ladder(bench):
-    wkwdask.build_pyramid(bench.image, method="max", coarsest="4-4-2")  # WEBKNOSSOS's ladder for voxels of 4 x 4 x 8 nm
+    # WEBKNOSSOS's ladder for voxels of 4 x 4 x 8 nm
+    wkwdask.build_pyramid(bench.image, method="max", coarsest="4-4-2")
     half = largest_of_windows(bench.case, (2, 2, 1))
     bench.expect(bench.image, half, "2-2-1")
     bench.expect(bench.image, largest_of_windows(half, (2, 2, 2)), "4-4-2")
@@ -508,7 +516,8 @@ def convert_from_wkw(bench):
 
 
 def _in_box_of_layer(case, finest, mag):
-    """Return a level with the zeros that it has in WKW, where the box of the layer is that of all mags."""
+    """Return a level with the zeros that it has in WKW, where the box of the layer is that of all
+    mags."""
     size = largest_of_windows(finest, step_of(mag)).size
     return Case(np.pad(case.array, [(0, 0), *((0, whole - n) for whole, n in zip(size, case.size, strict=True))]), case.offset)
 
@@ -665,7 +674,8 @@ def components(bench, image, target):
     found = wkwdask.read(image, (case.offset, case.end), mag=1)
     expected = components_of(case.array[0])
     pairs = np.unique(np.stack([found.ravel(), expected.ravel()]), axis=1)
-    np.testing.assert_array_equal(pairs[0][pairs[0] > 0], np.arange(1, expected.max() + 1))  # ids are 1 to n
+    # ids are 1 to n
+    np.testing.assert_array_equal(pairs[0][pairs[0] > 0], np.arange(1, expected.max() + 1))
     assert len(set(pairs[1])) == pairs.shape[1]
     assert ((found[0] > 0) == (expected > 0)).all()
     bench.expect(image, Case(found, case.offset))

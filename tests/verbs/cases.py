@@ -17,7 +17,8 @@ class Case:
     """Array and its position."""
 
     array: np.ndarray
-    """Voxels (c, x, y, z): blobs of few values with many zeros, for labels, ties and chunks of zeros."""
+    """Voxels (c, x, y, z): blobs of few values with many zeros, for labels, ties and chunks of
+    zeros."""
     offset: tuple[int, int, int]
     """Lower corner [voxels of mag 1]."""
 
@@ -47,7 +48,8 @@ LOWEST = -1000
 
 
 def draw(seed: int, types: Sequence[str] = TYPES, *, is_segmentation: bool = False, lowest: int = 0) -> Case:
-    """Draw an array: one voxel thick, on and off the chunk grid, dense or sparse, of one to three channels, anywhere from ``lowest`` on."""
+    """Draw an array: one voxel thick, on and off the chunk grid, dense or sparse, of one to three
+    channels, anywhere from ``lowest`` on."""
     rng = np.random.default_rng(seed)
     size = tuple(int(rng.choice([1, int(rng.integers(2, 8)), int(rng.integers(8, 40))], p=[0.1, 0.2, 0.7])) for _ in range(3))
     dtype = np.dtype(rng.choice([name for name in types if not is_segmentation or name in SEGMENTATION_TYPES]))
@@ -58,7 +60,8 @@ def draw(seed: int, types: Sequence[str] = TYPES, *, is_segmentation: bool = Fal
 
 
 def _blobs(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, *, is_segmentation: bool, sparse: float = 0.3) -> np.ndarray:
-    """Draw voxels (c, x, y, z): blobs of few values and many zeros, and single voxels of 100 in images; ``sparse`` is the probability of few blobs."""
+    """Draw voxels (c, x, y, z): blobs of few values and many zeros, and single voxels of 100 in
+    images; ``sparse`` is the probability of few blobs."""
     size = shape[1:]
     small = rng.integers(0, 9, (shape[0], *(-(-n // 5) for n in size)))
     small[small % 3 == 0] = 0
@@ -77,7 +80,8 @@ def draw_of_size(seed: int, dtype: str, shape: tuple[int, int, int, int], offset
 
 
 def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
-    """Return the maximum of every window anchored at absolute voxel 0, without voxels outside the box."""
+    """Return the maximum of every window anchored at absolute voxel 0, without voxels outside the
+    box."""
     before = [o % n for o, n in zip(case.offset, step, strict=True)]
     after = [-(o + m) % n for o, m, n in zip(case.offset, case.size, step, strict=True)]
     padded = np.pad(case.array, [(0, 0), *zip(before, after, strict=True)])
@@ -94,7 +98,8 @@ def step_of(mag: str) -> tuple[int, int, int]:
 
 
 def rounded_down(case: Case, step: tuple[int, int, int]) -> Case:
-    """Return the maximum of every window that lies in the array as a whole; the array begins at voxel 0."""
+    """Return the maximum of every window that lies in the array as a whole; the array begins at
+    voxel 0."""
     size = tuple(n // factor * factor for n, factor in zip(case.size, step, strict=True))
     return largest_of_windows(Case(case.crop((case.offset, size)), case.offset), step)
 
@@ -105,7 +110,8 @@ def other_voxels(array: np.ndarray) -> np.ndarray:
 
 
 def components_of(labels: np.ndarray) -> np.ndarray:
-    """Number the connected components of every label; voxels that share a face, an edge or a corner are neighbours."""
+    """Number the connected components of every label; voxels that share a face, an edge or a corner
+    are neighbours."""
     numbered = np.zeros(labels.shape, np.int64)
     for label in set(np.unique(labels)) - {0}:
         parts, _ = ndimage.label(labels == label, np.ones((3, 3, 3)))

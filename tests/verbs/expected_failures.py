@@ -9,7 +9,8 @@ import pytest
 
 @dataclass(frozen=True)
 class Fault:
-    """Reason for failures, and the errors that show it; AssertionError stands for wrong results without an error."""
+    """Reason for failures, and the errors that show it; AssertionError stands for wrong results
+    without an error."""
 
     reason: str
     raises: tuple[type[Exception], ...] = (AssertionError,)

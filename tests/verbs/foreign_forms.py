@@ -1,6 +1,8 @@
-"""Forms of the matrix that other software writes: each test saves its image with zarr-python, tensorstore, cloud-volume, webknossos or h5py.
+"""Forms of the matrix that other software writes: each test saves its image with zarr-python,
+tensorstore, cloud-volume, webknossos or h5py.
 
-A form is one record: the shape, type and position of its image, its levels, and the function that writes the arrays and documents into a folder.
+A form is one record: the shape, type and position of its image, its levels, and the function that
+writes the arrays and documents into a folder.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ def _form(name: str, url: str, write: Callable[[Path, list[Stored]], None], engi
 
 
 def _ngff(version: str, axes: str = "czyx", **options: Any) -> Callable[[Path, list[Stored]], None]:
-    """Return the function that writes an image with zarr-python, where the values of ``options`` are functions of the number of axes, or constants."""
+    """Return the function that writes an image with zarr-python, where the values of ``options``
+    are functions of the number of axes, or constants."""
 
     def write(folder: Path, levels: list[Stored]) -> None:
         import zarr
@@ -205,7 +208,8 @@ def _ratios_of_shapes(folder: Path, levels: list[Stored]) -> None:
 
 
 def _create(driver: str, folder: Path, voxels: np.ndarray, **spec: Any) -> None:
-    """Write an array with tensorstore; its shape is in the metadata of the scale where the driver has them."""
+    """Write an array with tensorstore; its shape is in the metadata of the scale where the driver
+    has them."""
     import tensorstore
 
     domain = {} if "scale_metadata" in spec else {"dtype": voxels.dtype.name, "shape": voxels.shape}
@@ -214,14 +218,19 @@ def _create(driver: str, folder: Path, voxels: np.ndarray, **spec: Any) -> None:
 
 
 def _scales(*, coarse_first: bool, chunk: Sequence[int] = (8, 8, 8)) -> Callable[[Path, list[Stored]], None]:
-    """Return the function that writes a precomputed volume, whose scales are listed in the order in which they are made."""
+    """Return the function that writes a precomputed volume, whose scales are listed in the order in
+    which they are made."""
 
     def write(folder: Path, levels: list[Stored]) -> None:
         for level in levels[::-1] if coarse_first else levels:
             voxels = level.case.array.transpose(1, 2, 3, 0)
             scale = {
-                "size": voxels.shape[:3], "voxel_offset": level.case.offset, "resolution": level.lengths, "chunk_size": chunk, "encoding": "raw",
-            }  # fmt: skip
+                "size": voxels.shape[:3],
+                "voxel_offset": level.case.offset,
+                "resolution": level.lengths,
+                "chunk_size": chunk,
+                "encoding": "raw",
+            }
             volume = {"type": "image", "data_type": voxels.dtype.name, "num_channels": voxels.shape[3]}
             _create("neuroglancer_precomputed", folder, voxels, multiscale_metadata=volume, scale_metadata=scale)
 
@@ -229,7 +238,8 @@ def _scales(*, coarse_first: bool, chunk: Sequence[int] = (8, 8, 8)) -> Callable
 
 
 def _n5(name: str, attributes: Callable[[list[Stored]], dict[str, dict[str, Any]]], block: Sequence[int] = (8, 8, 8)) -> Callable[[Path, list[Stored]], None]:
-    """Return the function that writes N5 datasets and adds attributes to the documents of their folders."""
+    """Return the function that writes N5 datasets and adds attributes to the documents of their
+    folders."""
 
     def write(folder: Path, levels: list[Stored]) -> None:
         for number, level in enumerate(levels):
@@ -281,7 +291,8 @@ def _attributes_of_paintera(levels: list[Stored]) -> dict[str, dict[str, Any]]:
     }
 
 
-# ---------------------------------------------------------------------------- cloud-volume, webknossos, h5py
+# ---------------------------------------------------------------------------- cloud-volume,
+# webknossos, h5py
 
 
 def _cloud_volume(folder: Path, levels: list[Stored]) -> None:
@@ -290,9 +301,15 @@ def _cloud_volume(folder: Path, levels: list[Stored]) -> None:
     (level,) = levels
     voxels = level.case.array.transpose(1, 2, 3, 0)
     info = CloudVolume.create_new_info(
-        num_channels=voxels.shape[3], layer_type="image", data_type=voxels.dtype.name, encoding="raw", resolution=level.lengths,
-        voxel_offset=level.case.offset, chunk_size=(8, 8, 8), volume_size=voxels.shape[:3],
-    )  # fmt: skip
+        num_channels=voxels.shape[3],
+        layer_type="image",
+        data_type=voxels.dtype.name,
+        encoding="raw",
+        resolution=level.lengths,
+        voxel_offset=level.case.offset,
+        chunk_size=(8, 8, 8),
+        volume_size=voxels.shape[:3],
+    )
     volume = CloudVolume(f"file://{folder}", info=info, compress="gzip", progress=False, non_aligned_writes=True)
     volume.commit_info()
     volume[:, :, :] = voxels
@@ -353,8 +370,13 @@ FOREIGN = (
     # several chunks along the channels
     _form("bioformats2raw", "zarr://{folder}/{name}.zarr/0", _bioformats2raw, **_ZARR, shape=_CHANNELS),
     _form(
-        "channel-shards", _NGFF, _ngff("0.5", chunks=(1, 8, 8, 8), shards=lambda voxels: (min(2, len(voxels)), 16, 16, 16)),
-        **_ZARR, **_SHARDS, shape=_CHANNELS, offset=(8, 3, 16),
+        "channel-shards",
+        _NGFF,
+        _ngff("0.5", chunks=(1, 8, 8, 8), shards=lambda voxels: (min(2, len(voxels)), 16, 16, 16)),
+        **_ZARR,
+        **_SHARDS,
+        shape=_CHANNELS,
+        offset=(8, 3, 16),
     ),
     _form("n5-channels", _GROUP, _n5("s{}", _attributes_of_viewer, (8, 8, 8, 2)), **_N5, shape=_CHANNELS),
     # codecs that zarr-python alone reads
@@ -370,7 +392,11 @@ FOREIGN = (
     _form("n5-bare", _GROUP, _n5("s{}", lambda _: {}), **_N5, states_voxel_size=False),
     _form("n5-viewer", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5, levels=("8-8-4",)),
     _form(
-        "big-data-viewer", "n5://{folder}/{name}.n5/setup0/timepoint0", _big_data_viewer, **_N5, levels=("8-8-4",),
+        "big-data-viewer",
+        "n5://{folder}/{name}.n5/setup0/timepoint0",
+        _big_data_viewer,
+        **_N5,
+        levels=("8-8-4",),
     ),
     _form("n5-tensorstore", _GROUP, _n5("s{}", _attributes_of_datasets), **_N5, levels=("8-8-4",)),
     _form("n5-bare-levels", _GROUP, _n5("s{}", lambda _: {}), **_N5, states_voxel_size=False, levels=("4-4-4",)),
@@ -388,8 +414,12 @@ FOREIGN = (
     _form("rounded-down-n5", _GROUP, _n5("s{}", _attributes_of_viewer), **_N5, levels=("8-8-4",), rounds_down=True),
     _form("ratios-of-shapes", _NGFF, _ratios_of_shapes, **_ZARR, levels=("4-4-4",), rounds_down=True, shape=(1, 45, 37, 29)),
     _form(
-        "shards-of-three", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8), shards=(24, 24, 24)),
-        **_ZARR, other_files={"shard_shape": (8, 16, 32)}, shape=(1, 37, 30, 26),
+        "shards-of-three",
+        _NGFF,
+        _ngff("0.5", "zyx", chunks=(8, 8, 8), shards=(24, 24, 24)),
+        **_ZARR,
+        other_files={"shard_shape": (8, 16, 32)},
+        shape=(1, 37, 30, 26),
     ),
     # types
     _form("float16", _NGFF, _ngff("0.5", "zyx", chunks=(8, 8, 8)), **_ZARR, dtype="float16", cast="float32"),
@@ -401,16 +431,27 @@ FOREIGN = (
     _form("cremi", "{folder}/{name}.h5:/volumes/raw", _hdf5("zyx", _attributes_of_cremi), **_HDF5, offset=(5, 3, 2)),
     # datasets
     _form(
-        "webknossos", "{folder}/dataset/{name}", _webknossos, "wkw", needs="webknossos", finest="/1", shape=(3, 21, 17, 13), dtype="uint8", offset=(5, 3, 2),
-        levels=("8-8-4",), other_chunks={"chunk_shape": (16, 16, 16)}, compression="lz4",
+        "webknossos",
+        "{folder}/dataset/{name}",
+        _webknossos,
+        "wkw",
+        needs="webknossos",
+        finest="/1",
+        shape=(3, 21, 17, 13),
+        dtype="uint8",
+        offset=(5, 3, 2),
+        levels=("8-8-4",),
+        other_chunks={"chunk_shape": (16, 16, 16)},
+        compression="lz4",
     ),
-)  # fmt: skip
+)
 
 
 def image_with_chunks(
     name: str, chunk: Sequence[int], counts: Sequence[int] | None, size: Sequence[int], offset: tuple[int, int, int], other_chunk: Sequence[int]
 ) -> ForeignForm:
-    """Return the form of images with given chunks, perhaps in shards of ``counts`` chunks; ``other_chunk`` is for images that are stored again."""
+    """Return the form of images with given chunks, perhaps in shards of ``counts`` chunks;
+    ``other_chunk`` is for images that are stored again."""
     options = {"shape": (1, *size), "offset": offset, "chunk_shape": tuple(chunk), "other_chunks": {"chunk_shape": tuple(other_chunk)}}
     if name == "precomputed":
         return _form(name, "precomputed://{folder}/{name}", _scales(coarse_first=False, chunk=chunk), **_VOLUME, **options)

@@ -46,7 +46,8 @@ class Form:
     other_chunks: Mapping[str, Any] = field(default_factory=lambda: {"chunk_shape": (16, 8, 32)})
     """Options of ``rechunk`` for other chunks."""
     other_files: Mapping[str, Any] | None = None
-    """Options of ``rechunk`` for other files of the same chunks; None where each chunk is a file."""
+    """Options of ``rechunk`` for other files of the same chunks; None where each chunk is a
+    file."""
     compression: str = "gzip"
     """Compression for ``compress``."""
     levels: tuple[str, ...] = ()

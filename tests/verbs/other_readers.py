@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 def expect_by_others(url: str, mag: object, case: Case, but: Collection[str] = ()) -> None:
-    """Compare type, position and voxels of a level with an array, as each of the other readers of its format sees them, without those named in ``but``."""
+    """Compare type, position and voxels of a level with an array, as each of the other readers of
+    its format sees them, without those named in ``but``."""
     image = find(url).choose(None)
     level = image.find(mag)
     for name, read in _READERS.get(_kind(image, level), {}).items():
@@ -44,7 +45,8 @@ def expect_by_others(url: str, mag: object, case: Case, but: Collection[str] = (
             continue
         if image.key == "" and name != "tensorstore":  # a single array belongs to no group
             continue
-        if name == "cloudvolume" and case.array.size == len(case.array) > 1:  # it takes the channels of a single voxel for voxels
+        if name == "cloudvolume" and case.array.size == len(case.array) > 1:
+            # it takes the channels of a single voxel for voxels
             continue
         if find_spec(name) is not None and not (name == "tensorstore" and _has_suffixes(level)):
             voxels = read(image, level, case)
@@ -104,7 +106,8 @@ def _n5_by_tensorstore(image: Image, level: Level, case: Case | None) -> np.ndar
 
 
 def _inner_box(level: Level) -> list[int]:
-    """Return first voxel and size along x, y, z of the box of an array that is larger; empty for the others."""
+    """Return first voxel and size along x, y, z of the box of an array that is larger; empty for
+    the others."""
     document, attributes = Path(level.folder) / "zarr.json", Path(level.folder) / ".zattrs"
     if document.exists():
         return json.loads(document.read_text()).get("attributes", {}).get("inner_box_vx", [])
@@ -118,7 +121,8 @@ def _margin(level: Level) -> list[int]:
 
 def _inside(found: np.ndarray, level: Level) -> np.ndarray:
     """Return the voxels (c, x, y, z) of the box of an array; all others must be zero."""
-    voxels, box = found.reshape((1, *found.shape)[-4:]).transpose(0, 3, 2, 1), _inner_box(level)  # without an axis t
+    # without an axis t
+    voxels, box = found.reshape((1, *found.shape)[-4:]).transpose(0, 3, 2, 1), _inner_box(level)
     inside = voxels[(slice(None), *(slice(low, low + n) for low, n in zip(box[:3], box[3:], strict=True)))]
     assert np.count_nonzero(inside) == np.count_nonzero(voxels)
     return inside
@@ -143,7 +147,8 @@ def _zarr_by_zarr(image: Image, level: Level, case: Case) -> np.ndarray:
 
 
 def _check_documents(group: object, image: Image, level: Level, case: Case) -> None:
-    """Validate the documents, and compare the position of the first voxel with that of the array."""
+    """Validate the documents, and compare the position of the first voxel with that of the
+    array."""
     read = _place_by_ngff_zarr if group.attrs.get("ome", {}).get("version") == "0.6" else _place_by_models
     if find_spec({_place_by_ngff_zarr: "ngff_zarr", _place_by_models: "ome_zarr_models"}[read]) is None:
         return

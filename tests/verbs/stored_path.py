@@ -1,4 +1,5 @@
-"""Files of tests by path, on the disk or in memory: as much of :class:`pathlib.Path` as the matrix needs."""
+"""Files of tests by path, on the disk or in memory: as much of :class:`pathlib.Path` as the matrix
+needs."""
 
 from __future__ import annotations
 

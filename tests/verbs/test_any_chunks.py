@@ -1,4 +1,5 @@
-"""Every verb on images whose chunks and shards have any lengths, also those that are no powers of two; other software writes and reads the images."""
+"""Every verb on images whose chunks and shards have any lengths, also those that are no powers of
+two; other software writes and reads the images."""
 
 from __future__ import annotations
 
@@ -13,18 +14,22 @@ pytestmark = [pytest.mark.needs("zarr"), pytest.mark.long, pytest.mark.filterwar
 
 LENGTHS = (1, 2, 3, 5, 6, 7, 8, 12, 16, 100)
 NOT_MEANT = {
-    *("save", "save_by_url", "resume", "write", "create", "convert_from_wkw", "levels", "xarray"),  # of images that wkwdask writes, or of coordinates
-    *("manifest", "info", "preview", "zarr_view", "zarr_in_place", "serve", "clear_region", "contrast", "histogram"),  # of files, or of images of one kind
+    # of images that wkwdask writes, or of coordinates
+    *("save", "save_by_url", "resume", "write", "create", "convert_from_wkw", "levels", "xarray"),
+    # of files, or of images of one kind
+    *("manifest", "info", "preview", "zarr_view", "zarr_in_place", "serve", "clear_region", "contrast", "histogram"),
 }
 
 
 @st.composite
 def geometries(draw, names):
-    """Draw an image: its format, chunks, chunks per shard, size, position, and other chunks for a copy."""
+    """Draw an image: its format, chunks, chunks per shard, size, position, and other chunks for a
+    copy."""
     lengths = st.tuples(*[st.sampled_from(LENGTHS)] * 3)
     name = draw(st.sampled_from(names))
     counts = draw(st.tuples(*[st.sampled_from((1, 2, 3, 5))] * 3)) if name == "zarr-3-sharded" else None
-    size = draw(st.tuples(*[st.integers(9, 40)] * 3))  # the ladder of a single section, or voxel, is another one
+    # the ladder of a single section, or voxel, is another one
+    size = draw(st.tuples(*[st.integers(9, 40)] * 3))
     offset = draw(st.tuples(*[st.sampled_from((0, 1, 7, 12))] * 3)) if name == "precomputed" else (0, 0, 0)
     return image_with_chunks(name, draw(lengths), counts, size, offset, draw(lengths))
 

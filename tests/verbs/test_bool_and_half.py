@@ -1,4 +1,5 @@
-"""Bool and float16, which only Zarr stores: verbs keep them there, and cast them for other formats. Oracles: zarr-python, tensorstore, numpy."""
+"""Bool and float16, which only Zarr stores: verbs keep them there, and cast them for other formats.
+Oracles: zarr-python, tensorstore, numpy."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def test_read_returns_the_stored_type_and_copies_keep_it(tmp_path, dtype, versio
 
 @pytest.mark.parametrize("is_lazy", [False, True], ids=["numpy", "dask"])
 def test_regions_accept_the_stored_type_and_values_that_it_has(tmp_path, is_lazy):
-    """What ``read`` returns, and the wider type of other formats; a value that would be rounded is an error and changes nothing."""
+    """What ``read`` returns, and the wider type of other formats; a value that would be rounded is
+    an error and changes nothing."""
     region, part = ((3, 2, 1), (9, 7, 6)), (slice(3, 9), slice(2, 7), slice(1, 6))
     as_array = (lambda array: da.from_array(array, chunks=4)) if is_lazy else np.asarray
     for dtype, wrong in (("bool", 2), ("float16", 0.1), ("float16", 1e6)):

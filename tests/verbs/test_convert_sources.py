@@ -1,4 +1,5 @@
-"""What a source is: order and gaps of sections, axes, headers that are broken, arrays that lie somewhere in a file."""
+"""What a source is: order and gaps of sections, axes, headers that are broken, arrays that lie
+somewhere in a file."""
 
 from __future__ import annotations
 
@@ -268,11 +269,13 @@ def test_a_package_that_is_not_there(tmp_path, monkeypatch):
         converted(tmp_path / "a.tif", tmp_path)
 
 
-# ----------------------------------------------------------------------------- positions that files state
+# ----------------------------------------------------------------------------- positions that files
+# state
 
 
 def write_cremi(path, array, offset=(120, 8, 24), resolution=(40, 4, 4)):
-    """Write a volume with attributes in nanometers in the order z, y, x, as the files of the CREMI challenge have it."""
+    """Write a volume with attributes in nanometers in the order z, y, x, as the files of the CREMI
+    challenge have it."""
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     with h5py.File(path, "w") as file:
         data = file.create_dataset("volumes/labels/neuron_ids", data=array)
@@ -300,7 +303,8 @@ def test_a_volume_of_cremi_lies_where_its_offset_says(tmp_path):
 @pytest.mark.parametrize(
     ("offset", "resolution", "topleft"),
     [
-        ((100, 6, 25), (40, 4, 4), (6, 1, 2)),  # between voxels: the nearest one, half a voxel is rounded down
+        # between voxels: the nearest one, half a voxel is rounded down
+        ((100, 6, 25), (40, 4, 4), (6, 1, 2)),
         ((np.nan, 8, 24), (40, 4, 4), (0, 0, 0)),
         ((8, 24), (40, 4, 4), (0, 0, 0)),
         ((120, 8, 24), (0, 4, 4), (0, 0, 0)),  # no voxel size, so no unit

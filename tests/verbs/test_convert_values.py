@@ -47,7 +47,8 @@ def test_scaled_integers(tmp_path_factory, source, target, data):
 @pytest.mark.parametrize(
     ("values", "source", "target", "value_range", "expected"),
     [
-        ([0, 1, 128, 65535], "uint16", "uint8", (0, 255), [0, 1, 128, 255]),  # the range of the type itself: only cut off
+        # the range of the type itself: only cut off
+        ([0, 1, 128, 65535], "uint16", "uint8", (0, 255), [0, 1, 128, 255]),
         ([0, 128, 129, 386, 65535], "uint16", "uint8", (0, 65535), [0, 0, 1, 2, 255]),
         ([0, 1, 3, 5], "uint8", "uint8", (0, 510), [0, 0, 2, 2]),  # halves go to the even neighbour
         ([-5.0, 0.5, np.nan, np.inf, -np.inf], "float32", "uint8", (0, 1), [0, 128, 0, 255, 0]),

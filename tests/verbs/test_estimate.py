@@ -125,7 +125,8 @@ def test_absent_files_are_not_counted(tmp_path):
     array = np.zeros((128, 64, 64), np.uint8)
     array[100, 1, 1] = 1
     plan = wkwdask.plan_pyramid(make_dataset(tmp_path / "ds", array), mags=[2], block_len=4, file_len=2)
-    assert (plan.files_in, plan.files) == (1, 8 * 4 * 4)  # a region of the finest mag is the box; mag 2 of it has this many files of 8
+    # a region of the finest mag is the box; mag 2 of it has this many files of 8
+    assert (plan.files_in, plan.files) == (1, 8 * 4 * 4)
     with limited(region_vx=8):
         plan = wkwdask.plan_pyramid(tmp_path / "ds", mags=[2], block_len=4, file_len=2)
     assert (plan.files_in, plan.files, plan.passes[0].regions, plan.voxel_nbytes_in) == (1, 1, 1, 16**3)

@@ -1,4 +1,5 @@
-"""A copy that fails before it has finished any work leaves nothing that was not there; one with finished work can be resumed."""
+"""A copy that fails before it has finished any work leaves nothing that was not there; one with
+finished work can be resumed."""
 
 from __future__ import annotations
 

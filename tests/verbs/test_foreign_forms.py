@@ -1,4 +1,5 @@
-"""Every verb on images that other software writes, as in :mod:`verbs.test_matrix`, with the table of what is not right yet."""
+"""Every verb on images that other software writes, as in :mod:`verbs.test_matrix`, with the table
+of what is not right yet."""
 
 from __future__ import annotations
 
@@ -55,9 +56,12 @@ NOT_APPLICABLE = (
     (VERBS.keys() - _NEW_LEVELS, _forms(lambda form: form.name.endswith("-single")), "as with two levels"),
     ({"pyramid_box", "pyramid_update"}, _ONLY_ZARR | _LAYERS, "writes a region first, which is refused"),
     (_NEW_LEVELS | {"upsample"}, {"bool"}, "levels of bool are made by the mode alone"),
-    ({"convert_levels_to_wkw", "convert_levels_to_precomputed-sharded", "convert_levels_to_n5", "convert_levels_to_ngff-0.5"}, {"bool"},
-     "levels of bool are made by the mode alone"),
-)  # fmt: skip
+    (
+        {"convert_levels_to_wkw", "convert_levels_to_precomputed-sharded", "convert_levels_to_n5", "convert_levels_to_ngff-0.5"},
+        {"bool"},
+        "levels of bool are made by the mode alone",
+    ),
+)
 """Cells without a test: verbs, forms, and the reason."""
 
 REFUSED = (

@@ -17,40 +17,91 @@ from wkwdask.formats import registry
 
 pytestmark = pytest.mark.checks_more
 
-SEEDS = {"nightly": 300, "few": 1}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 2)  # and one in memory
+# and one in memory
+SEEDS = {"nightly": 300, "few": 1}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 2)
 FIRST_SEEDS = 9
-"""Cells begin with seeds 1 to 9 in turn, so that a verb has another geometry for each format; tests in memory take seed 0, which is one voxel thick."""
+"""Cells begin with seeds 1 to 9 in turn, so that a verb has another geometry for each format; tests
+in memory take seed 0, which is one voxel thick."""
 
 _PRECOMPUTED = frozenset({"precomputed", "precomputed-sharded"})
 UNSUPPORTED = {
-    "zarr_in_place": _PRECOMPUTED,  # raw chunks are cut off at the end of a volume, and have no header that states their shape
+    # raw chunks are cut off at the end of a volume, and have no header that states their shape
+    "zarr_in_place": _PRECOMPUTED,
 }
 """Formats that a verb refuses, and why."""
 
 _OF_WKW = frozenset({"wkw"})
 
 _ARRAYS = frozenset({"zarr-2", "zarr-3"})
-_OF_ARRAYS = frozenset({
-    "read", "open_array", "sample", "xarray", "info", "write_region", "clear_region", "rechunk", "rechunk_shards", "compress", "copy", "copy_box",
-    "copy_moved_box", "rm", "convert_to_wkw", "convert_plan", "verify", "manifest", "diff", "label_statistics", "histogram", "contrast",
-    "apply", "components_to_wkw",
-})  # fmt: skip
-"""Verbs for a single array, which has no levels. New images are OME-NGFF; the other jobs read an array as these do."""
+_OF_ARRAYS = frozenset(
+    {
+        "read",
+        "open_array",
+        "sample",
+        "xarray",
+        "info",
+        "write_region",
+        "clear_region",
+        "rechunk",
+        "rechunk_shards",
+        "compress",
+        "copy",
+        "copy_box",
+        "copy_moved_box",
+        "rm",
+        "convert_to_wkw",
+        "convert_plan",
+        "verify",
+        "manifest",
+        "diff",
+        "label_statistics",
+        "histogram",
+        "contrast",
+        "apply",
+        "components_to_wkw",
+    }
+)
+"""Verbs for a single array, which has no levels. New images are OME-NGFF; the other jobs read an
+array as these do."""
 
-_OF_DOCUMENTS = frozenset({
-    "open_array", "xarray", "info", "save", "save_by_url", "write_region", "create", "apply", "pyramid", "upsample", "rechunk", "copy", "copy_box",
-    "copy_moved_box", "rm", "convert_to_wkw", "convert_from_wkw", "verify", "repair", "components",
-})  # fmt: skip
-"""Verbs for OME-NGFF 0.6. It has the arrays of 0.5 and other documents; the other verbs read and write these arrays alone."""
+_OF_DOCUMENTS = frozenset(
+    {
+        "open_array",
+        "xarray",
+        "info",
+        "save",
+        "save_by_url",
+        "write_region",
+        "create",
+        "apply",
+        "pyramid",
+        "upsample",
+        "rechunk",
+        "copy",
+        "copy_box",
+        "copy_moved_box",
+        "rm",
+        "convert_to_wkw",
+        "convert_from_wkw",
+        "verify",
+        "repair",
+        "components",
+    }
+)
+"""Verbs for OME-NGFF 0.6. It has the arrays of 0.5 and other documents; the other verbs read and
+write these arrays alone."""
 
 EMPTY = {
-    **dict.fromkeys((name for name in VERBS if name.endswith("_to_wkw")), _OF_WKW),  # the verb without this ending has it; copy makes WKW of WKW
-    "rechunk_shards": frozenset(form.name for form in FORMS if form.other_files is None),  # each chunk is a file
+    # the verb without this ending has it; copy makes WKW of WKW
+    **dict.fromkeys((name for name in VERBS if name.endswith("_to_wkw")), _OF_WKW),
+    # each chunk is a file
+    "rechunk_shards": frozenset(form.name for form in FORMS if form.other_files is None),
     "levels": frozenset(form.name for form in FORMS if not form.levels),
     "convert_from_wkw": _OF_WKW,
     "convert_levels_to_wkw": _OF_WKW,
     "convert_plan": _OF_WKW,
-    "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "toy"}),  # two are Zarr, and Zarr has no codec for chunks of the third
+    # two are Zarr, and Zarr has no codec for chunks of the third
+    "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5", "toy"}),
 }
 _SOME = ((_OF_ARRAYS, _ARRAYS), (_OF_DOCUMENTS, frozenset({"ngff-0.6"})))
 EMPTY = {name: EMPTY.get(name, frozenset()).union(*(forms for verbs, forms in _SOME if name not in verbs)) for name in VERBS}
@@ -58,7 +109,8 @@ EMPTY = {name: EMPTY.get(name, frozenset()).union(*(forms for verbs, forms in _S
 
 
 NEEDS_FILES = frozenset({"zarr_in_place", "serve", *(name for name in VERBS if name.startswith("convert_levels"))})
-"""Verbs that need a path on a file system, since zarr-python opens the files itself; conversions have tests in memory without levels."""
+"""Verbs that need a path on a file system, since zarr-python opens the files itself; conversions
+have tests in memory without levels."""
 
 
 @pytest.fixture(autouse=True)

@@ -27,9 +27,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.checks_more
 
 CHANGING = (
-    "write_region", "clear_region", "pyramid", "pyramid_box", "pyramid_update", "upsample", "rechunk", "compress", "rm", "repair", "repair_by_method",
-    "rm_mags", "repair_outside", "quarantine",
-)  # fmt: skip
+    "write_region",
+    "clear_region",
+    "pyramid",
+    "pyramid_box",
+    "pyramid_update",
+    "upsample",
+    "rechunk",
+    "compress",
+    "rm",
+    "repair",
+    "repair_by_method",
+    "rm_mags",
+    "repair_outside",
+    "quarantine",
+)
 """Verbs that change an image in its place, and those of this module."""
 
 
@@ -47,7 +59,8 @@ class Outside:
 
 
 def _rewritten(name: str, *keys: str) -> Callable[[Path, Path], None]:
-    """Return the function that copies a document and puts the path of the other folder before its keys."""
+    """Return the function that copies a document and puts the path of the other folder before its
+    keys."""
 
     def lead(other: Path, image: Path) -> None:
         image.mkdir()

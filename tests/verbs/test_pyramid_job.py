@@ -1,7 +1,9 @@
-"""The pyramid job on a format in memory: every voxel comes from exactly its window, and every file is written once.
+"""The pyramid job on a format in memory: every voxel comes from exactly its window, and every file
+is written once.
 
-Voxels are random labels of 64 bits, and the reducer sums its window: a voxel of any mag is the sum of all source voxels that it spans, so that one that is
-left out, counted twice or taken from elsewhere changes the sum.
+Voxels are random labels of 64 bits, and the reducer sums its window: a voxel of any mag is the sum
+of all source voxels that it spans, so that one that is left out, counted twice or taken from
+elsewhere changes the sum.
 """
 
 from __future__ import annotations
@@ -94,7 +96,8 @@ TWOS = [step for step in STEPS if max(step) == 2]
 
 @st.composite
 def shapes(draw):
-    """Draw a chunk and a shard of whole chunks, both powers of two; half of the examples are cubes as in WKW."""
+    """Draw a chunk and a shard of whole chunks, both powers of two; half of the examples are cubes
+    as in WKW."""
     if draw(st.booleans()):
         chunk = (draw(st.sampled_from([1, 2, 4, 8])),) * 3
         times = (draw(st.sampled_from([1, 2, 4])),) * 3
@@ -106,7 +109,8 @@ def shapes(draw):
 
 @st.composite
 def cases(draw):
-    """Draw small arrays and the limits of regions and bricks, so that tasks have one brick or hundreds; the source lacks some or all of its files."""
+    """Draw small arrays and the limits of regions and bricks, so that tasks have one brick or
+    hundreds; the source lacks some or all of its files."""
     with pytest.MonkeyPatch.context() as patch:
         region = draw(st.sampled_from([8, 16, 64]))
         patch.setattr(plan_module, "_REGION_VX", region)
@@ -172,7 +176,8 @@ def _check_report(report, expected, target):
 
 
 def _check_files(case, watched):
-    """Expect each file with voxels to be published once, no leftover part, and one region for each that has a source file."""
+    """Expect each file with voxels to be published once, no leftover part, and one region for each
+    that has a source file."""
     for level, target in enumerate(case.targets):
         puts = Counter(name for name in store_of(target.folder).puts if name.startswith("shard"))
         stored = {name for name in store_of(target.folder).names() if name.startswith("shard")}
@@ -320,7 +325,8 @@ def test_source_digest_of_a_file_covers_its_source_files(monkeypatch):
                 assert all(len(r) for r in ranges)
 
 
-# ----------------------------------------------------------------------------- resuming an interrupted job
+# ----------------------------------------------------------------------------- resuming an
+# interrupted job
 
 
 class Stopped(BaseException):
@@ -328,7 +334,8 @@ class Stopped(BaseException):
 
 
 class Start:
-    """One start of a job: it resumes from the journal lines, and may stop after some more results."""
+    """One start of a job: it resumes from the journal lines, and may stop after some more
+    results."""
 
     def __init__(self, case, lines, stop_after=None, order=None):
         self.case, self.lines, self.stop_after = case, lines, stop_after
@@ -382,7 +389,8 @@ def test_journaled_tasks_run_once(case, stops, order):
         if ended:
             break
     start.check()
-    for target, tally in zip(case.targets, start.job.tallies, strict=True):  # with the times of the stored files
+    for target, tally in zip(case.targets, start.job.tallies, strict=True):
+        # with the times of the stored files
         assert sorted(row[:5] for row in tally.shards.tolist() if row[3]) == sorted(target.as_volume().stored_states().tolist())
     assert sorted(ran) == sorted(undisturbed.ran)
     assert [tally.report("x") for tally in start.job.tallies] == expected
@@ -466,7 +474,8 @@ def _refuses_or_is_right(case, lines, regions_with_files):
 @pytest.mark.parametrize("change", ["removed", "added", "replaced"])
 @pytest.mark.parametrize("file_edge", [8, 16])
 def test_source_file_changes_while_a_job_is_interrupted(monkeypatch, file_edge, change, index, stop):
-    """Files of the first mag are written whole, those of the second joined from eight regions; a region reads one source file or eight."""
+    """Files of the first mag are written whole, those of the second joined from eight regions; a
+    region reads one source file or eight."""
     _small_regions(monkeypatch)
     case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(file_edge,) * 3, workers=1000)
     if change == "added":

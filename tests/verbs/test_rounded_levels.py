@@ -1,4 +1,5 @@
-"""Levels of other software that leave out incomplete windows: checks and repairs go as far as the level."""
+"""Levels of other software that leave out incomplete windows: checks and repairs go as far as the
+level."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def test_level_without_complete_windows_is_reported(tmp_path):
 
 @pytest.mark.needs("imagecodecs")
 def test_file_that_equals_its_replacement_is_never_set_aside(tmp_path):
-    """The encoding loses values: coarser chunks differ from those computed from the finer scale, however often they are written."""
+    """The encoding loses values: coarser chunks differ from those computed from the finer scale,
+    however often they are written."""
     url = f"precomputed://{tmp_path}/volume"
     array = draw_of_size(3, "uint8", (1, 40, 40, 40), (0, 0, 0)).array
     wkwdask.save(array, url, voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8), encoding="jpeg")

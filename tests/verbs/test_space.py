@@ -1,4 +1,5 @@
-"""A job that very probably does not fit on its disk ends before any work, in every verb that writes levels or files."""
+"""A job that very probably does not fit on its disk ends before any work, in every verb that writes
+levels or files."""
 
 from __future__ import annotations
 

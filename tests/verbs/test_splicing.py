@@ -1,4 +1,5 @@
-"""Files assembled from the stored blocks of other files: any file lengths, boxes that cut blocks, and files that are absent, broken or of another kind."""
+"""Files assembled from the stored blocks of other files: any file lengths, boxes that cut blocks,
+and files that are absent, broken or of another kind."""
 
 from __future__ import annotations
 
@@ -59,9 +60,13 @@ def box_in(shape, corners):
 
 @FEWER
 @given(
-    shape=st.tuples(*[st.integers(1, 40)] * 3), offset=st.tuples(*[st.integers(0, 30)] * 3), lengths=st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 2),
-    compression=st.sampled_from(["raw", "lz4", "lz4hc"]), corners=st.tuples(*[st.floats(0, 1)] * 6), channels=st.sampled_from([1, 3]),
-)  # fmt: skip
+    shape=st.tuples(*[st.integers(1, 40)] * 3),
+    offset=st.tuples(*[st.integers(0, 30)] * 3),
+    lengths=st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 2),
+    compression=st.sampled_from(["raw", "lz4", "lz4hc"]),
+    corners=st.tuples(*[st.floats(0, 1)] * 6),
+    channels=st.sampled_from([1, 3]),
+)
 def test_any_lengths_and_boxes(tmp_path_factory, shape, offset, lengths, compression, corners, channels):
     folder = tmp_path_factory.mktemp("splice")
     array = np.stack([labels(shape, n) for n in range(channels)])
@@ -106,10 +111,14 @@ def test_broken_source_leaves_no_target(tmp_path):
 
 @FEWER
 @given(
-    shape=st.tuples(*[st.integers(1, 30)] * 3), offset=st.tuples(*[st.integers(8, 30)] * 3), file_len=st.sampled_from([1, 2, 4, 8]),
-    shift=st.tuples(*[st.integers(-8, 36)] * 3), in_blocks=st.booleans(),
-    corners=st.tuples(*[st.floats(0, 1)] * 6), compression=st.sampled_from(["raw", "lz4"]),
-)  # fmt: skip
+    shape=st.tuples(*[st.integers(1, 30)] * 3),
+    offset=st.tuples(*[st.integers(8, 30)] * 3),
+    file_len=st.sampled_from([1, 2, 4, 8]),
+    shift=st.tuples(*[st.integers(-8, 36)] * 3),
+    in_blocks=st.booleans(),
+    corners=st.tuples(*[st.floats(0, 1)] * 6),
+    compression=st.sampled_from(["raw", "lz4"]),
+)
 def test_copy_to_another_place(tmp_path_factory, shape, offset, file_len, shift, in_blocks, corners, compression):
     """Move by whole blocks, whose bytes are kept, or by any voxels."""
     folder = tmp_path_factory.mktemp("moved")

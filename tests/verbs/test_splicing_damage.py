@@ -1,4 +1,5 @@
-"""Chunks that do not decode are not copied into files that are assembled anew: an error names file, chunk and byte, and nothing is published."""
+"""Chunks that do not decode are not copied into files that are assembled anew: an error names file,
+chunk and byte, and nothing is published."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def wkw(tmp_path):
 
 
 def damage(url, **where):
-    """Change the first token of a stored chunk so that its lengths do not add up any more; return the file, and a pattern of the chunk."""
+    """Change the first token of a stored chunk so that its lengths do not add up any more; return
+    the file, and a pattern of the chunk."""
     _, array = open_stored(url, mag=1, **where)
     chunk = list(array.layout.chunks(array, (range(1), *[range(4)] * 3)))[5]
     path = array.store.path_of(chunk.path.removeprefix(f"{array.store.url}/"))
@@ -73,7 +75,8 @@ def test_the_command_names_file_block_and_byte(wkw, tmp_path):
 
 
 def test_wkw_to_wkw(wkw, tmp_path):
-    """Files are assembled from blocks; files that are copied whole are copied as they are, as cp does."""
+    """Files are assembled from blocks; files that are copied whole are copied as they are, as cp
+    does."""
     path, offset = damage(wkw, layer="em")
     expect_error(lambda: wkwdask.rechunk(wkw, tmp_path / "b", file_len=4), tmp_path / "b" / "em" / "1", path, offset)
     wkwdask.copy(wkw, tmp_path / "c")

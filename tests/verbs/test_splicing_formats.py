@@ -1,4 +1,5 @@
-"""Chunks that keep their shape and encoding are copied between files, shards and formats: none is decoded, and their bytes are equal."""
+"""Chunks that keep their shape and encoding are copied between files, shards and formats: none is
+decoded, and their bytes are equal."""
 
 from __future__ import annotations
 
@@ -63,10 +64,11 @@ def payloads(url, mag=1):
     _, array = open_stored(url, mag=mag)
     ranges = tuple(map(range, array.grid.counts))
     return {
-        tuple(n * edge + o for n, edge, o in zip(chunk.cell[1:], array.grid.chunk[1:], array.origin, strict=True)):
-        array.codec.without_header(chunk.data, chunk.path)
+        tuple(n * edge + o for n, edge, o in zip(chunk.cell[1:], array.grid.chunk[1:], array.origin, strict=True)): array.codec.without_header(
+            chunk.data, chunk.path
+        )
         for chunk in array.layout.chunks(array, ranges)
-    }  # fmt: skip
+    }
 
 
 def expect_copied(calls, source, target, array, offset=OFFSET):
@@ -86,9 +88,10 @@ SHARDS, OTHER_SHARDS = {"ngff": "0.5", "shard_shape": (16, 16, 16)}, {"ngff": "0
 
 @pytest.mark.parametrize("compression", ["raw", "gzip", "zstd", "blosc"])
 @pytest.mark.parametrize(
-    ("before", "after"), [(ZARR_2, SHARDS), (SHARDS, ZARR_2), (ZARR_3, SHARDS), (SHARDS, OTHER_SHARDS), (SHARDS, ZARR_3)],
+    ("before", "after"),
+    [(ZARR_2, SHARDS), (SHARDS, ZARR_2), (ZARR_3, SHARDS), (SHARDS, OTHER_SHARDS), (SHARDS, ZARR_3)],
     ids=["v2-shards", "shards-v2", "v3-shards", "shards-shards", "shards-v3"],
-)  # fmt: skip
+)
 def test_between_versions_and_shards_of_zarr(tmp_path, calls, before, after, compression):
     source, target = f"zarr://{tmp_path}/a", f"zarr://{tmp_path}/b"
     array = voxels((29, 16, 17), "uint16")  # chunks at the end are padded by both
@@ -169,6 +172,7 @@ def test_boxes_of_whole_chunks(tmp_path, calls, url):
     wkwdask.copy(source, target, bounding_box=[*low.tolist(), *(end - low).tolist()], translate=(1, 2, 3))
     expect_copied(calls, source, target, array[8:, :, 16:], offset=np.add(OFFSET, (1, 2, 3)))
     calls.update(decode=0, encode=0)
-    wkwdask.copy(source, url.format(tmp_path / "cut"), bounding_box=[*low.tolist(), 9, 8, 8])  # a box that cuts chunks
+    # a box that cuts chunks
+    wkwdask.copy(source, url.format(tmp_path / "cut"), bounding_box=[*low.tolist(), 9, 8, 8])
     assert calls["decode"] > 0
     np.testing.assert_array_equal(wkwdask.open(url.format(tmp_path / "cut"), mag=1).compute()[0], array[8:17, :8, 16:])

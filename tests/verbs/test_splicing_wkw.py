@@ -1,4 +1,5 @@
-"""WKW blocks become the chunks of a Zarr array without decoding, and back: other software reads every array that is made, and none of its voxels are others."""
+"""WKW blocks become the chunks of a Zarr array without decoding, and back: other software reads
+every array that is made, and none of its voxels are others."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def dataset(folder, array, offset=(0, 0, 0), **options):
 
 
 def read_zarr(folder):
-    """Return the voxels (c, x, y, z) of an array as zarr-python and tensorstore read it, and where its box begins."""
+    """Return the voxels (c, x, y, z) of an array as zarr-python and tensorstore read it, and where
+    its box begins."""
     array = zarr.open_array(str(folder), mode="r")
     found = array[...]
     if find_spec("tensorstore") is not None:
@@ -123,9 +125,14 @@ def num_chunks(url):
 
 @FEWER
 @given(
-    shape=st.tuples(*[st.integers(1, 30)] * 3), offset=st.tuples(*[st.integers(0, 40)] * 3), block_len=st.sampled_from([1, 2, 4, 16]),
-    file_len=st.sampled_from([1, 2, 4]), compression=st.sampled_from(["raw", "lz4", "lz4hc"]), dtype=st.sampled_from(DTYPES), channels=st.sampled_from([1, 3]),
-)  # fmt: skip
+    shape=st.tuples(*[st.integers(1, 30)] * 3),
+    offset=st.tuples(*[st.integers(0, 40)] * 3),
+    block_len=st.sampled_from([1, 2, 4, 16]),
+    file_len=st.sampled_from([1, 2, 4]),
+    compression=st.sampled_from(["raw", "lz4", "lz4hc"]),
+    dtype=st.sampled_from(DTYPES),
+    channels=st.sampled_from([1, 3]),
+)
 def test_any_lengths_types_and_boxes(tmp_path_factory, shape, offset, block_len, file_len, compression, dtype, channels):
     folder = tmp_path_factory.mktemp("splice")
     shape = [min(n, 4 * block_len) for n in shape]  # few blocks
@@ -144,9 +151,14 @@ def test_any_lengths_types_and_boxes(tmp_path_factory, shape, offset, block_len,
 
 @FEWER
 @given(
-    data=st.data(), shape=st.tuples(*[st.integers(1, 20)] * 3), offset=st.tuples(*[st.integers(0, 9)] * 3), block_len=st.sampled_from([1, 4, 8]),
-    compression=st.sampled_from(["raw", "lz4"]), dtype=st.sampled_from(["uint8", "int32", "float64"]), strict=st.booleans(),
-)  # fmt: skip
+    data=st.data(),
+    shape=st.tuples(*[st.integers(1, 20)] * 3),
+    offset=st.tuples(*[st.integers(0, 9)] * 3),
+    block_len=st.sampled_from([1, 4, 8]),
+    compression=st.sampled_from(["raw", "lz4"]),
+    dtype=st.sampled_from(["uint8", "int32", "float64"]),
+    strict=st.booleans(),
+)
 def test_any_voxels_around_the_box(tmp_path_factory, data, shape, offset, block_len, compression, dtype, strict):
     folder = tmp_path_factory.mktemp("outside")
     array = voxels_of((1, *shape), dtype)
@@ -167,7 +179,8 @@ def test_any_voxels_around_the_box(tmp_path_factory, data, shape, offset, block_
 
 def test_no_chunk_is_decoded_and_zeros_are_absent(tmp_path, calls):
     array = np.zeros((1, 64, 32, 32), np.uint8)
-    array[0, 8:16, 8:16] = np.random.default_rng(0).integers(0, 9, (8, 8, 32))  # 4 blocks of one file
+    # 4 blocks of one file
+    array[0, 8:16, 8:16] = np.random.default_rng(0).integers(0, 9, (8, 8, 32))
     source = dataset(tmp_path / "ds", array, (32, 64, 0), block_len=8, file_len=4)
     calls.update(decode=0, encode=0)
     report = wkwdask.convert(source, tmp_path / "em.ome.zarr", layer="color")
@@ -221,9 +234,10 @@ def test_cut_blocks_with_zeros_around_the_box_are_copied(tmp_path, calls, compre
     [
         ("em.ome.zarr", {}, "of those that were checked had nonzero voxels outside of the bounding box, which were copied; strict_box=True leaves them out"),
         ("zarr://memory://outside.ome.zarr", {"strict_box": True}, "had nonzero voxels outside of the bounding box, which were left out"),
-        ("em.ome.zarr", {"bounding_box": (3, 0, 0, 17, 24, 16)}, None), ("em.ome.zarr", {"compression": "zstd"}, None),
+        ("em.ome.zarr", {"bounding_box": (3, 0, 0, 17, 24, 16)}, None),
+        ("em.ome.zarr", {"compression": "zstd"}, None),
     ],
-)  # fmt: skip
+)
 def test_voxels_that_other_software_left_around_the_box_are_reported(tmp_path, url, options, report):
     array = voxels_of((1, 24, 24, 24)) + 1
     source = dataset(tmp_path / "ds", array, block_len=4, file_len=4, compression="lz4")
@@ -263,11 +277,14 @@ def test_raw_file_in_a_compressed_mag_is_encoded(tmp_path):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"compression": "zstd"}, "chunks of 8 x 8 x 8 voxels become chunks of 64 x 64 x 64"), ({"ngff": "0.4"}, "chunks of 8"),
-        ({"compression": "zstd", "chunk_shape": (8, 8, 8)}, "compression"), ({"chunk_shape": (16, 16, 16)}, "chunks of 8"),
-        ({"dtype": "uint16"}, "converted"), ({"level": 3}, "level"),
+        ({"compression": "zstd"}, "chunks of 8 x 8 x 8 voxels become chunks of 64 x 64 x 64"),
+        ({"ngff": "0.4"}, "chunks of 8"),
+        ({"compression": "zstd", "chunk_shape": (8, 8, 8)}, "compression"),
+        ({"chunk_shape": (16, 16, 16)}, "chunks of 8"),
+        ({"dtype": "uint16"}, "converted"),
+        ({"level": 3}, "level"),
     ],
-)  # fmt: skip
+)
 def test_other_storage_and_types_are_decoded_and_the_plan_says_why(tmp_path, options, why):
     array = voxels_of((1, 30, 20, 10))
     source = dataset(tmp_path / "ds", array, (5, 6, 7), block_len=8, file_len=2)
@@ -291,7 +308,8 @@ def test_broken_source_leaves_no_level(tmp_path):
         assert not (tmp_path / "em.ome.zarr" / "1").exists()
 
 
-# -------------------------------------------------------------------------------------------------- back
+# --------------------------------------------------------------------------------------------------
+# back
 
 
 def image(folder, array, **options):
@@ -312,7 +330,8 @@ def test_frames_of_zarr_python_become_blocks(tmp_path, calls, shard):
     source = image(tmp_path / "em.ome.zarr", array, chunks=(8, 8, 8), shards=shard, compressors=blosc)
     calls.update(decode=0, encode=0)
     wkwdask.convert(source, tmp_path / "back", layer="color")
-    assert calls["decode"] < 8 * 8 * 4  # those that the end of the array cuts, and those that Blosc stores without compression
+    # those that the end of the array cuts, and those that Blosc stores without compression
+    assert calls["decode"] < 8 * 8 * 4
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "back", layer="color", mag=1)[0], array)
     stored = wkwdask.info(tmp_path / "back").layers[0].mags[0]
     assert (stored.compression, stored.block_len) == ("lz4", 8)
@@ -321,11 +340,13 @@ def test_frames_of_zarr_python_become_blocks(tmp_path, calls, shard):
 @pytest.mark.parametrize(
     ("dtype", "compressors", "shard", "length"),
     [
-        ("uint32", zarr.codecs.BloscCodec(cname="lz4", shuffle="noshuffle"), (32, 32, 32), 16),  # Blosc splits values of several bytes
-        ("uint16", zarr.codecs.BloscCodec(cname="lz4", shuffle="shuffle"), (32, 32, 32), 32), ("uint8", None, (32, 32, 32), 32),
+        # Blosc splits values of several bytes
+        ("uint32", zarr.codecs.BloscCodec(cname="lz4", shuffle="noshuffle"), (32, 32, 32), 16),
+        ("uint16", zarr.codecs.BloscCodec(cname="lz4", shuffle="shuffle"), (32, 32, 32), 32),
+        ("uint8", None, (32, 32, 32), 32),
         ("uint8", zarr.codecs.BloscCodec(cname="lz4", shuffle="noshuffle"), (16, 32, 48), 16),
     ],
-)  # fmt: skip
+)
 def test_other_chunks_are_decoded(tmp_path, dtype, compressors, shard, length):
     array = voxels_of((1, 40, 60, 30), dtype)[0]
     source = image(tmp_path / "em.ome.zarr", array, chunks=(16, 16, 16), shards=shard, compressors=compressors)
@@ -335,8 +356,13 @@ def test_other_chunks_are_decoded(tmp_path, dtype, compressors, shard, length):
 
 
 def test_voxels_that_other_software_stored_beyond_the_end_are_not_copied(tmp_path):
-    source = image(tmp_path / "em.ome.zarr", np.full((16, 16, 16), 7, np.uint8), chunks=(8, 8, 8), shards=(16, 16, 16),
-                   compressors=zarr.codecs.BloscCodec(cname="lz4", shuffle="noshuffle"))  # fmt: skip
+    source = image(
+        tmp_path / "em.ome.zarr",
+        np.full((16, 16, 16), 7, np.uint8),
+        chunks=(8, 8, 8),
+        shards=(16, 16, 16),
+        compressors=zarr.codecs.BloscCodec(cname="lz4", shuffle="noshuffle"),
+    )
     document = source / "1" / "zarr.json"
     document.write_text(json.dumps({**json.loads(document.read_text()), "shape": [16, 16, 13]}))
     wkwdask.convert(source, tmp_path / "back", layer="color")

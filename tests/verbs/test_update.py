@@ -1,4 +1,5 @@
-"""Updates in place: the mags equal those of a new build, and only files above a change are rewritten."""
+"""Updates in place: the mags equal those of a new build, and only files above a change are
+rewritten."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def dataset(built, tmp_path):
-    return shutil.copytree(built, tmp_path / "ds")  # with the modification times, which records compare
+    # with the modification times, which records compare
+    return shutil.copytree(built, tmp_path / "ds")
 
 
 def source_file(dataset, index):
@@ -89,7 +91,8 @@ def states(dataset):
 def check_equals_new_build(dataset, **options):
     fresh = dataset.parent / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(dataset, fresh, copy_function=os.link)  # files are published by renaming, never changed
+    # files are published by renaming, never changed
+    shutil.copytree(dataset, fresh, copy_function=os.link)
     wkwdask.build_pyramid(fresh, existing="overwrite", **{**PYRAMID, **options})
     assert {name: path.read_bytes() for name, path in files(dataset).items()} == {name: path.read_bytes() for name, path in files(fresh).items()}
     assert [path.name for path in dataset.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)] == []
@@ -187,7 +190,8 @@ def test_damaged_coarser_file_is_rebuilt_before_those_above_it(dataset, other_fi
 @settings(max_examples=max(1, settings.default.max_examples // 3))
 @given(st.data())
 def test_any_changes(tmp_path_factory, built, other_files, data):
-    """Replace, add, remove and touch files in several rounds: only files above them are rewritten."""
+    """Replace, add, remove and touch files in several rounds: only files above them are
+    rewritten."""
     dataset = shutil.copytree(built, tmp_path_factory.mktemp("any") / "ds")
     indices = st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -27,7 +27,8 @@ def form(request):
 
 @pytest.fixture
 def built(form, tmp_path):
-    """Build an image with two coarser levels; return its URL, that of its finest level, and its voxels."""
+    """Build an image with two coarser levels; return its URL, that of its finest level, and its
+    voxels."""
     case = Case(np.random.default_rng(1).integers(1, 200, (1, *SIZE), np.uint8), OFFSET)
     url = form.url(tmp_path, "image")
     form.save(case.array, url, case.offset)

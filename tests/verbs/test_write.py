@@ -83,7 +83,8 @@ def test_any_chunks_write_the_same_files(tmp_path_factory, data):
         wkwdask.to_wkw(da.from_array(values, chunks=chunks), folder / "dask" / "1", offset=offset, **options)
     assert contents(folder / "numpy") == contents(folder / "dask")
     np.testing.assert_array_equal(wkwdask.read(folder / "dask" / "1")[0], values)
-    (folder / "dask" / "1" / ".wkwdask.json").unlink()  # as of other software: the box is that of the files
+    # as of other software: the box is that of the files
+    (folder / "dask" / "1" / ".wkwdask.json").unlink()
     assert np.count_nonzero(wkwdask.read(folder / "dask" / "1")) == np.count_nonzero(values)
 
 
@@ -347,7 +348,8 @@ def test_other_type_than_the_layer_is_refused(dataset, array):
     for other in (array.astype(np.uint8), np.concatenate([array, array])):
         with pytest.raises(ValueError, match="the layer stores uint16, the array is"):
             wkwdask.to_wkw(other, dataset / "color" / "2", **OPTIONS)
-    wkwdask.to_wkw(array.astype(np.uint8), dataset / "color" / "1", existing="overwrite", **OPTIONS)  # its only mag may change
+    # its only mag may change
+    wkwdask.to_wkw(array.astype(np.uint8), dataset / "color" / "1", existing="overwrite", **OPTIONS)
     assert layer_of(dataset, "color").element_class == "uint8"
 
 
@@ -370,9 +372,11 @@ def test_chunk_of_another_type_is_refused(tmp_path):
     assert list(tmp_path.rglob("*")) == []
 
 
-@pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")  # of the chunks that were written
+# of the chunks that were written
+@pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")
 def test_failing_chunk_leaves_no_visible_files(tmp_path):
-    """Tasks that still run after the failure must not create the job's folder again, which the next job removes."""
+    """Tasks that still run after the failure must not create the job's folder again, which the next
+    job removes."""
 
     def chunk(block_id):
         time.sleep(0.02 * (1 + sum(block_id) % 3))

@@ -1,4 +1,5 @@
-"""Every format in a zip: verbs that read it, verbs with it as their source, and one error for verbs that would write into it."""
+"""Every format in a zip: verbs that read it, verbs with it as their source, and one error for verbs
+that would write into it."""
 
 from __future__ import annotations
 

@@ -52,29 +52,37 @@ def open(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag in WKW; a Neuroglancer precomputed volume; an N5 container, group or dataset; an OME-NGFF image or another Zarr array. A
-        local folder or a URL (``https://``, ``s3://``, ``gs://``, ``az://``). Remote formats other than WKW need ``"precomputed://"``, ``"n5://"`` or
-        ``"zarr://"`` before the URL.
+        A dataset, a layer or a mag in WKW; a Neuroglancer precomputed volume; an N5 container,
+        group or dataset; an OME-NGFF image or another Zarr array. A local folder or a URL
+        (``https://``, ``s3://``, ``gs://``, ``az://``). Remote formats other than WKW need
+        ``"precomputed://"``, ``"n5://"`` or ``"zarr://"`` before the URL.
     layer : str, optional
         The layer, or the path of a group in N5 and Zarr; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag, such as ``"2-2-1"``; by default the mag of the path, else the finest mag that was written. Formats other than WKW also accept the key of a
-        scale or the name of an array, such as ``"8_8_40"`` or ``"s1"``.
+        The mag, such as ``"2-2-1"``; by default the mag of the path, else the finest mag that was
+        written. Formats other than WKW also accept the key of a scale or the name of an array, such
+        as ``"8_8_40"`` or ``"s1"``.
     chunks : str, int or sequence of 3 int
-        ``"auto"`` (within dask's ``array.chunk-size``), ``"file"``, ``"block"``, a size such as ``"64MiB"``, or voxels along x, y, z.
+        ``"auto"`` (within dask's ``array.chunk-size``), ``"file"``, ``"block"``, a size such as
+        ``"64MiB"``, or voxels along x, y, z.
     bounding_box : BoundingBox, str or sequence, optional
-        Part of the layer to open: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of the mag.
+        Part of the layer to open: x, y, z, width, height, depth [voxels of mag 1], extended to
+        whole voxels of the mag.
     origin : {"box", "absolute"}
-        Meaning of an index: relative to the corner of the box, or the absolute voxel of the mag (with zeros before the box).
+        Meaning of an index: relative to the corner of the box, or the absolute voxel of the mag
+        (with zeros before the box).
     axes : str, optional
-        Order of the axes, ``"cxyz"`` by default. skimage, napari and OME expect ``"czyx"``. ``"xyz"`` and ``"zyx"`` need a single channel.
+        Order of the axes, ``"cxyz"`` by default. skimage, napari and OME expect ``"czyx"``.
+        ``"xyz"`` and ``"zyx"`` need a single channel.
     channel : int, optional
         Open only this channel, without the axis c.
     chunk_size : sequence of 3 int, optional
-        Chunk size to read from a precomputed scale that stores several [voxels]; by default the first.
+        Chunk size to read from a precomputed scale that stores several [voxels]; by default the
+        first.
     storage_options : mapping, optional
-        Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``, ``anonymous``, ``requester_pays``. They hold for the server or
-        bucket in the rest of the process; see ``docs/remote.md``.
+        Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``,
+        ``anonymous``, ``requester_pays``. They hold for the server or bucket in the rest of the
+        process; see ``docs/remote.md``.
 
     Returns
     -------
@@ -131,18 +139,21 @@ def read(
     url : str or path
         A dataset, a layer or a mag, of any format that :func:`open` opens.
     box : BoundingBox or pair of corners, optional
-        Box to read: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag along x, y, z. By default the whole box of the
-        layer.
+        Box to read: its lowest corner and the corner beyond its highest voxel, as absolute voxels
+        of the mag along x, y, z. By default the whole box of the layer.
     layer : str, optional
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that was written.
     threads : int, optional
-        Threads that decode. By default as many as cores for arrays above 8 MiB, and one for smaller arrays, in other threads than the main one (where tasks
-        of dask run) and in forked or spawned processes (such as workers of a data loader). Remote files are requested concurrently in any case.
+        Threads that decode. By default as many as cores for arrays above 8 MiB, and one for smaller
+        arrays, in other threads than the main one (where tasks of dask run) and in forked or
+        spawned processes (such as workers of a data loader). Remote files are requested
+        concurrently in any case.
     storage_options : mapping, optional
-        Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``, ``anonymous``, ``requester_pays``. They hold for the server or
-        bucket in the rest of the process; see ``docs/remote.md``.
+        Connection to a remote server: ``profile``, ``region``, ``endpoint``, ``account``,
+        ``anonymous``, ``requester_pays``. They hold for the server or bucket in the rest of the
+        process; see ``docs/remote.md``.
 
     Returns
     -------
@@ -173,7 +184,8 @@ def read(
     parsed_mag = mag_or_key(mag)
     volume = open_cached(url, layer, parsed_mag, refresh=box is None)
     selected = volume.box if box is None else voxel_box(box, volume.box.mag)
-    # Repeated reads reuse the volume that was opened last. The layer may have grown since then: a box beyond it is an error only for current metadata.
+    # Repeated reads reuse the volume that was opened last. The layer may have grown since then: a
+    # box beyond it is an error only for current metadata.
     if box is not None and not volume.box.contains(selected):
         volume = open_cached(url, layer, parsed_mag, refresh=True)
         check_inside(volume.name, volume.box, selected)
@@ -202,9 +214,11 @@ def read_many(
     threads: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
-    """Read many boxes, decoding each block once however many boxes overlap it. Safe to call in threads and forked processes.
+    """Read many boxes, decoding each block once however many boxes overlap it. Safe to call in
+    threads and forked processes.
 
-    Besides the result, memory holds a batch of stored blocks and a table of about 500 bytes for each block of each box.
+    Besides the result, memory holds a batch of stored blocks and a table of about 500 bytes for
+    each block of each box.
 
     Parameters
     ----------
@@ -224,7 +238,8 @@ def read_many(
     Returns
     -------
     ndarray, shape (n, c, x, y, z), or list of ndarray, shape (c, x, y, z)
-        An array if all boxes have the same shape, else a list of arrays. Each box is in Fortran order.
+        An array if all boxes have the same shape, else a list of arrays. Each box is in Fortran
+        order.
 
     Raises
     ------
@@ -373,12 +388,14 @@ def sample(
 
 
 def info(url: str | os.PathLike[str], *, layer: str | None = None, storage_options: Mapping[str, Any] | None = None) -> DatasetSummary | VolumeSummary:
-    """Summarize a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info`` does.
+    """Summarize a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info``
+    does.
 
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag; a precomputed volume; an N5 container, group or dataset; a Zarr group or array.
+        A dataset, a layer or a mag; a precomputed volume; an N5 container, group or dataset; a Zarr
+        group or array.
     layer : str, optional
         The layer of a dataset, or the path of a group in N5 and Zarr; by default all.
     storage_options : mapping, optional

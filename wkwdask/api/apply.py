@@ -49,65 +49,78 @@ def apply(
     force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Any:
-    """Apply a function to volumes, brick by brick, and write the result as a mag or combine it to one value.
+    """Apply a function to volumes, brick by brick, and write the result as a mag or combine it to
+    one value.
 
-    Each task reads its input, calls the function and writes the result. Tasks run on threads, or on the active dask Client, with the same result. The mag is
-    published when it is complete. The same call resumes an interrupted one and keeps its finished work.
+    Each task reads its input, calls the function and writes the result. Tasks run on threads, or on
+    the active dask Client, with the same result. The mag is published when it is complete. The same
+    call resumes an interrupted one and keeps its finished work.
 
-    The function is first tried on a small box in the middle of the volume, and its result is discarded: mistakes show before the job starts.
+    The function is first tried on a small box in the middle of the volume, and its result is
+    discarded: mistakes show before the job starts.
 
     Parameters
     ----------
     function : callable
-        Function that receives one array per source and returns an array of the same size: shape (x, y, z), or (c, x, y, z) if a source or the result has
-        several channels. With ``halo``, arrays and result include the halo. A parameter called ``box`` receives the box to compute [voxels of the target's
-        mag].
+        Function that receives one array per source and returns an array of the same size: shape (x,
+        y, z), or (c, x, y, z) if a source or the result has several channels. With ``halo``, arrays
+        and result include the halo. A parameter called ``box`` receives the box to compute [voxels
+        of the target's mag].
     sources : str, path or sequence of them
-        Mags to read; a layer stands for its finest mag. The first source determines the box. Voxels of a coarser mag than the target's are repeated; a finer
-        mag is passed at its own resolution, with zeros beyond its box. Sources of :func:`convert` (sections, ``.npy``, HDF5, Zarr...) are accepted too: they
-        are mag 1 and begin at voxel 0.
+        Mags to read; a layer stands for its finest mag. The first source determines the box. Voxels
+        of a coarser mag than the target's are repeated; a finer mag is passed at its own
+        resolution, with zeros beyond its box. Sources of :func:`convert` (sections, ``.npy``, HDF5,
+        Zarr...) are accepted too: they are mag 1 and begin at voxel 0.
     target : str or path, optional
-        The mag to write, such as ``dataset/layer/1``. Without it, the return values of the function (any picklable object) are combined to one value.
+        The mag to write, such as ``dataset/layer/1``. Without it, the return values of the function
+        (any picklable object) are combined to one value.
     halo : int or sequence of 3 int
-        Margin that the function reads around its box along x, y, z [voxels]. There is no margin beyond the box of the first source: the function sees the
-        border of the array there.
+        Margin that the function reads around its box along x, y, z [voxels]. There is no margin
+        beyond the box of the first source: the function sees the border of the array there.
     mask : str or path, optional
-        A mag of any resolution. Voxels where it is zero become zero, and bricks without other voxels are not computed. Needs a target; without one, pass the
-        mask as a source.
+        A mag of any resolution. Voxels where it is zero become zero, and bricks without other
+        voxels are not computed. Needs a target; without one, pass the mask as a source.
     where : BoundingBox or pair of corners, optional
-        Box to compute: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag of the result along x, y, z. Everything else
-        becomes zero.
+        Box to compute: its lowest corner and the corner beyond its highest voxel, as absolute
+        voxels of the mag of the result along x, y, z. Everything else becomes zero.
     skip_empty : bool
-        Do not compute bricks for which the first source (with the halo) is zero; they become zero. For functions that return zeros for zeros.
+        Do not compute bricks for which the first source (with the halo) is zero; they become zero.
+        For functions that return zeros for zeros.
     chunks : int or sequence of 3 int, optional
-        Size of the box that one call computes [voxels]: chunks of the target times powers of two. By default
-        cubes for which all arrays together take up to 32 MB.
+        Size of the box that one call computes [voxels]: chunks of the target times powers of two.
+        By default cubes for which all arrays together take up to 32 MB.
     dtype : dtype_like, optional
-        Type of one channel of the result; by default that of the first source. Results are cast only if no value can change.
+        Type of one channel of the result; by default that of the first source. Results are cast
+        only if no value can change.
     channels : int
         Number of channels of the result.
     category : {"color", "segmentation"}, optional
-        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
+        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more
+        are a segmentation.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the mag exists. An interrupted job is resumed. ``"overwrite"`` and ``"restart"`` replace the mag and discard an
-        interrupted job, since its function may have changed.
+        Action if the mag exists. An interrupted job is resumed. ``"overwrite"`` and ``"restart"``
+        replace the mag and discard an interrupted job, since its function may have changed.
     combine : callable
-        Function that combines two values to one if there is no target; values come in the order of their bricks.
+        Function that combines two values to one if there is no target; values come in the order of
+        their bricks.
     token : str, optional
-        Version of the function; a call with another token does not resume an interrupted job. The function itself is compared by its name and by the
-        arguments bound by ``functools.partial``.
+        Version of the function; a call with another token does not resume an interrupted job. The
+        function itself is compared by its name and by the arguments bound by ``functools.partial``.
     retries : int
-        Number of retries for a brick after an error that may be temporary, such as OSError, MemoryError or RuntimeError. Errors that depend only on code and
-        data, such as TypeError, ValueError and NameError, are not retried.
+        Number of retries for a brick after an error that may be temporary, such as OSError,
+        MemoryError or RuntimeError. Errors that depend only on code and data, such as TypeError,
+        ValueError and NameError, are not retried.
     most_failures : int
-        Number of failed tasks above which the job stops at once; up to it, all other tasks are completed first.
+        Number of failed tasks above which the job stops at once; up to it, all other tasks are
+        completed first.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     force_space : bool
         Start although the result very probably does not fit on the disk; refused by default.
     **options
-        Storage options of the mag, by default those of the first source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of
-        the first source, or 32 blocks if that is not WKW.
+        Storage options of the mag, by default those of the first source. Raw blocks become LZ4HC.
+        Files are sized to fit the box, at most as long as those of the first source, or 32 blocks
+        if that is not WKW.
         {options}
 
     Returns
@@ -130,10 +143,12 @@ def apply(
     ResumeError
         The interrupted job was started with other settings or from other data.
     TaskFailedError
-        The function failed in its trial, and nothing was written. Or some tasks failed: the message lists them, and the results of the others are kept for
-        the next call. The message ends with the traceback of the first failure.
+        The function failed in its trial, and nothing was written. Or some tasks failed: the message
+        lists them, and the results of the others are kept for the next call. The message ends with
+        the traceback of the first failure.
     TypeError
-        The function cannot be called with one array per source, its result cannot be stored, or WKW has no voxel type for the dtype.
+        The function cannot be called with one array per source, its result cannot be stored, or WKW
+        has no voxel type for the dtype.
     UnsupportedError
         A path leads out of the dataset.
     ValueError
@@ -158,10 +173,21 @@ def apply(
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     apply_options = ApplyOptions(
-        _vec3(halo, "halo"), mask, where, skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
-        dtype, channels, make_options(format_of_target(target).options, **options), category, token,
-        tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, most_failures, allow_external,
-    )  # fmt: skip
+        _vec3(halo, "halo"),
+        mask,
+        where,
+        skip_empty,
+        None if chunks is None else _vec3(chunks, "chunks"),
+        dtype,
+        channels,
+        make_options(format_of_target(target).options, **options),
+        category,
+        token,
+        tokenize(function.args, function.keywords) if isinstance(function, partial) else None,
+        retries,
+        most_failures,
+        allow_external,
+    )
     if target is None and (apply_options.halo != (0, 0, 0) or mask is not None):
         raise ValueError("halo= and mask= need a target: without one, voxels in a halo or outside a mask would count; pass the mask as one of the sources")
     _try(make_trial(function, urls, target, apply_options))
@@ -176,7 +202,8 @@ def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
 
 
 def _try(trial: Task) -> None:
-    """Call a function once, on a worker that will run the tasks. In a batch job, only check its signature."""
+    """Call a function once, on a worker that will run the tasks. In a batch job, only check its
+    signature."""
     from wkwdask.graphs.job_array import current_batch
     from wkwdask.graphs.runners import run_job
 

@@ -36,10 +36,12 @@ def verify(
 ) -> VerifyReport:
     """Check all files, blocks and records; never write anything.
 
-    Each data file is compared with ``header.wkw``: its header, its size, the order of its jump table, and the length of every decoded block. Names,
-    positions, leftover files of dead processes and ``datasource-properties.json`` are checked too. A few megabytes of a file are in memory at a time. A
-    missing data file reads as zeros, so it is a fault only if the mag's own record lists it. In other formats, the tables of shards, every chunk, names,
-    leftover files, and the documents of images and levels are checked.
+    Each data file is compared with ``header.wkw``: its header, its size, the order of its jump
+    table, and the length of every decoded block. Names, positions, leftover files of dead processes
+    and ``datasource-properties.json`` are checked too. A few megabytes of a file are in memory at a
+    time. A missing data file reads as zeros, so it is a fault only if the mag's own record lists
+    it. In other formats, the tables of shards, every chunk, names, leftover files, and the
+    documents of images and levels are checked.
 
     Parameters
     ----------
@@ -52,10 +54,11 @@ def verify(
     quick : bool
         Check headers, jump tables, names and the JSON only; decode no block.
     pyramid : bool or float
-        Compute the files of coarser mags again from the finer mag and compare them. A number from 0 to 1 checks that share of the files, the same files in
-        each run.
+        Compute the files of coarser mags again from the finer mag and compare them. A number from 0
+        to 1 checks that share of the files, the same files in each run.
     method : {"median", "mode", "mean", "min", "max", "nearest"}, optional
-        Downsampling method of coarser mags that do not record it; by default median for images (mean in precomputed volumes) and mode for labels.
+        Downsampling method of coarser mags that do not record it; by default median for images
+        (mean in precomputed volumes) and mode for labels.
 
     Returns
     -------
@@ -107,15 +110,19 @@ def repair(
     allow_external: bool = False,
     accept_changes: bool = False,
 ) -> RepairReport:
-    """Repair the faults that :func:`verify` finds. Intact data are never changed; blocks that can be decoded are kept byte for byte.
+    """Repair the faults that :func:`verify` finds. Intact data are never changed; blocks that can
+    be decoded are kept byte for byte.
 
-    Without options, this removes leftover files of dead processes, rewrites ``header.wkw`` and the headers of data files if the blocks determine their
-    content, cuts off bytes behind the last block, rebuilds broken files of coarser mags from an intact finer mag, and corrects the JSON. Lost voxels of the
-    finest mag cannot be recovered; options choose what replaces them. Files of a coarser mag that records no method are rebuilt only if ``method`` is given;
-    its blocks that can be decoded stay.
+    Without options, this removes leftover files of dead processes, rewrites ``header.wkw`` and the
+    headers of data files if the blocks determine their content, cuts off bytes behind the last
+    block, rebuilds broken files of coarser mags from an intact finer mag, and corrects the JSON.
+    Lost voxels of the finest mag cannot be recovered; options choose what replaces them. Files of a
+    coarser mag that records no method are rebuilt only if ``method`` is given; its blocks that can
+    be decoded stay.
 
-    In Zarr and N5, the index of a shard is corrected where its checksum proves the correction, and lost chunks become absent. In other formats, leftover
-    files are removed and broken files of coarser levels are rebuilt.
+    In Zarr and N5, the index of a shard is corrected where its checksum proves the correction, and
+    lost chunks become absent. In other formats, leftover files are removed and broken files of
+    coarser levels are rebuilt.
 
     Parameters
     ----------
@@ -126,9 +133,11 @@ def repair(
     layer, mags
         As for :func:`verify`.
     salvage : bool
-        Replace broken blocks of files that cannot be rebuilt by zeros and keep all other blocks; the old files are set aside.
+        Replace broken blocks of files that cannot be rebuilt by zeros and keep all other blocks;
+        the old files are set aside.
     quarantine : bool
-        Move files that cannot be repaired to ``.wkwdask-quarantine`` beside the mag; their voxels then read as zeros.
+        Move files that cannot be repaired to ``.wkwdask-quarantine`` beside the mag; their voxels
+        then read as zeros.
     drop_missing : bool
         Remove missing mags from the JSON.
     grow_box : bool
@@ -136,18 +145,21 @@ def repair(
     rebuild_differing : bool
         Rebuild files of coarser mags that differ from the finer mag; the old files are set aside.
     method : {"median", "mode", "mean", "min", "max", "nearest"}, optional
-        Downsampling method of coarser mags that do not record it; without it, their files are not rebuilt.
+        Downsampling method of coarser mags that do not record it; without it, their files are not
+        rebuilt.
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 [nm], for a JSON that must be rewritten.
     older_than : float
         Age above which temporary files of other software count as leftovers [s].
     remove_copies : bool
-        Remove unfinished mags that webknossos left while it replaced others, if all mags of the layer are intact and hold every voxel of them.
+        Remove unfinished mags that webknossos left while it replaced others, if all mags of the
+        layer are intact and hold every voxel of them.
     allow_external : bool
         Also repair mags outside the dataset; by default they are not changed.
     accept_changes : bool
-        Accept files that other software removed or wrote after a job of wkwdask, such as chunks that became background: they stay as they are, and the record
-        of the files takes them over. Lost files that a finer mag can rebuild are rebuilt.
+        Accept files that other software removed or wrote after a job of wkwdask, such as chunks
+        that became background: they stay as they are, and the record of the files takes them over.
+        Lost files that a finer mag can rebuild are rebuilt.
 
     Returns
     -------
@@ -197,7 +209,8 @@ def repair(
     for _ in range(_MOST_MAGS if rebuild_differing and not dry_run else 0):
         if not any(action.verb == REBUILD for action in latest.actions):
             break
-        latest = repair_once()  # the files rebuilt just now may differ from those of the next coarser mag
+        # the files rebuilt just now may differ from those of the next coarser mag
+        latest = repair_once()
         report = replace(latest, actions=(*report.actions, *latest.actions))
     return report
 
@@ -215,9 +228,11 @@ def diff(
     Parameters
     ----------
     first, second : str or path
-        Datasets, layers or mags. Also a mag and a source of :func:`convert` (an array or sections), whose first voxel is the corner of the mag's box.
+        Datasets, layers or mags. Also a mag and a source of :func:`convert` (an array or sections),
+        whose first voxel is the corner of the mag's box.
     layer : str, optional
-        The layer, by default all common layers. Two single layers are compared regardless of their names.
+        The layer, by default all common layers. Two single layers are compared regardless of their
+        names.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag, by default all common mags.
     bounding_box : BoundingBox, str or sequence, optional
@@ -226,8 +241,9 @@ def diff(
     Returns
     -------
     Diff
-        ``equal``, and for each mag the number of different voxels, the first ten of them and the box around all. Values are compared bit by bit, so NaN
-        equals NaN. Different boxes, types or channels are a difference too, and are named.
+        ``equal``, and for each mag the number of different voxels, the first ten of them and the
+        box around all. Values are compared bit by bit, so NaN equals NaN. Different boxes, types or
+        channels are a difference too, and are named.
 
     Raises
     ------
@@ -262,7 +278,8 @@ def diff(
 
 
 def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
-    """Write the SHA-256 hashes of all files below a folder to ``wkwdask-manifest.txt``, to check them after a transfer.
+    """Write the SHA-256 hashes of all files below a folder to ``wkwdask-manifest.txt``, to check
+    them after a transfer.
 
     ``sha256sum -c wkwdask-manifest.txt`` checks the same file.
 

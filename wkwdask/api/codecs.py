@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.codecs.tiff_shard import TiffShardCodec
 
 TIFF_NBYTES = 512
-"""Default length of a TIFF header that is computed for each chunk [bytes]; a page of any type fits."""
+"""Default length of a TIFF header that is computed for each chunk [bytes]; a page of any type
+fits."""
 
 
 def offset_codec(
@@ -35,16 +36,21 @@ def offset_codec(
     Parameters
     ----------
     offset : int, optional
-        Length of the header [bytes]; by default the length of ``prefix``, or 512 for ``header="tiff"``.
+        Length of the header [bytes]; by default the length of ``prefix``, or 512 for
+        ``header="tiff"``.
     prefix : bytes or str, optional
-        Constant header, as bytes or as base64. Without ``prefix``, ``prefix_func`` and ``header``, the header is zeros.
+        Constant header, as bytes or as base64. Without ``prefix``, ``prefix_func`` and ``header``,
+        the header is zeros.
     prefix_func : callable, optional
-        Function that computes the header of each chunk from its encoded bytes. The metadata store the name of a registered function
-        (:func:`register_header`). Without a name, an array that is opened again can be read but not written.
+        Function that computes the header of each chunk from its encoded bytes. The metadata store
+        the name of a registered function (:func:`register_header`). Without a name, an array that
+        is opened again can be read but not written.
     header : str, optional
-        Name of a header that is computed for each chunk: ``"tiff"``, ``"n5"``, or a registered name.
+        Name of a header that is computed for each chunk: ``"tiff"``, ``"n5"``, or a registered
+        name.
     header_options : mapping, optional
-        Keyword arguments of the header, stored with its name; for ``"tiff"``: ``compression``, ``byteorder``, ``axes``, ``stack``.
+        Keyword arguments of the header, stored with its name; for ``"tiff"``: ``compression``,
+        ``byteorder``, ``axes``, ``stack``.
     strict : bool
         Check on each read that the stored header is the one that would be written.
 
@@ -55,7 +61,8 @@ def offset_codec(
     Raises
     ------
     ValueError
-        A length is negative or differs from that of the prefix, the base64 is invalid, or two kinds of header are given.
+        A length is negative or differs from that of the prefix, the base64 is invalid, or two kinds
+        of header are given.
     TypeError
         The prefix is neither bytes nor text, or the function is not callable.
     UnsupportedError
@@ -91,13 +98,16 @@ def pad_codec(
     Parameters
     ----------
     nbytes : int, optional
-        Length of the padding [bytes]; by default the length of ``padding``, or 512 for ``header="tiff"``.
+        Length of the padding [bytes]; by default the length of ``padding``, or 512 for
+        ``header="tiff"``.
     location : {"start", "end"}
         Side of the chunk that is padded.
     padding : bytes or str, optional
-        Constant padding, as bytes or as base64. Without ``padding``, ``padding_func`` and ``header``, the padding is zeros.
+        Constant padding, as bytes or as base64. Without ``padding``, ``padding_func`` and
+        ``header``, the padding is zeros.
     padding_func : callable, optional
-        Function that computes the padding of each chunk from its encoded bytes, like ``prefix_func`` of :func:`offset_codec`.
+        Function that computes the padding of each chunk from its encoded bytes, like
+        ``prefix_func`` of :func:`offset_codec`.
     header : str, optional
         Name of a header that is computed for each chunk.
     header_options : mapping, optional
@@ -138,16 +148,19 @@ def tiff_shard_codec(
 ) -> TiffShardCodec:
     """Return a codec for zarr-python that writes each shard as a TIFF file.
 
-    Pass it as the ``serializer=`` of an array. Every Zarr v3 reader can read the shards: the metadata describe standard shards with the index at the end.
-    The metadata do not mention TIFF, so an array that is opened again writes standard shards without a TIFF header. Write the whole array through the object
-    that created it.
+    Pass it as the ``serializer=`` of an array. Every Zarr v3 reader can read the shards: the
+    metadata describe standard shards with the index at the end. The metadata do not mention TIFF,
+    so an array that is opened again writes standard shards without a TIFF header. Write the whole
+    array through the object that created it.
 
     Parameters
     ----------
     chunk_shape : sequence of int
-        Shape of the inner chunks: the whole shard, or tiles of one plane whose lengths along y and x are multiples of 16.
+        Shape of the inner chunks: the whole shard, or tiles of one plane whose lengths along y and
+        x are multiples of 16.
     compression : {"none", "zstd", "zlib"}
-        Compression of inner chunks. Zarr readers support ``"zstd"``, but not all TIFF readers do; for ``"zlib"`` it is the other way round.
+        Compression of inner chunks. Zarr readers support ``"zstd"``, but not all TIFF readers do;
+        for ``"zlib"`` it is the other way round.
     level : int, optional
         Compression level.
     byteorder : {"little", "big"}

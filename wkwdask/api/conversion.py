@@ -84,81 +84,103 @@ def convert(
     force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.
+    """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as
+    images.
 
-    Between WKW, N5, OME-NGFF and Neuroglancer precomputed volumes, all mags (levels, scales) of a layer are converted with their positions and voxel sizes.
-    Chunks are copied without decoding where both formats encode them alike. From WKW to OME-NGFF this is the default: blocks become chunks, unless a storage
-    option is given. Each section of images is decoded once, and blocks are encoded directly, without an uncompressed copy on disk. The target is published
-    when it is complete. The same call resumes an interrupted conversion.
+    Between WKW, N5, OME-NGFF and Neuroglancer precomputed volumes, all mags (levels, scales) of a
+    layer are converted with their positions and voxel sizes. Chunks are copied without decoding
+    where both formats encode them alike. From WKW to OME-NGFF this is the default: blocks become
+    chunks, unless a storage option is given. Each section of images is decoded once, and blocks are
+    encoded directly, without an uncompressed copy on disk. The target is published when it is
+    complete. The same call resumes an interrupted conversion.
 
     Parameters
     ----------
     source : str, path or sequence of them
         Source of the voxels:
 
-        - a folder of TIFF, PNG or JPEG sections, a pattern such as ``"raw/section_*.tif"`` (both in natural order), or a list of images;
-        - a multi-page TIFF, OME-TIFF, ``.npy``, ``file.h5:/dataset``, MRC, a Zarr array or OME-Zarr group;
-        - a Neuroglancer precomputed volume (``precomputed://PATH``, or a URL such as ``precomputed://gs://bucket/em``), an N5 group or dataset
-          (``n5://PATH``), or an OME-NGFF image with all its resolutions (``zarr://PATH``);
+        - a folder of TIFF, PNG or JPEG sections, a pattern such as ``"raw/section_*.tif"`` (both in
+          natural order), or a list of images;
+        - a multi-page TIFF, OME-TIFF, ``.npy``, ``file.h5:/dataset``, MRC, a Zarr array or OME-Zarr
+          group;
+        - a Neuroglancer precomputed volume (``precomputed://PATH``, or a URL such as
+          ``precomputed://gs://bucket/em``), an N5 group or dataset (``n5://PATH``), or an OME-NGFF
+          image with all its resolutions (``zarr://PATH``);
         - a WKW dataset, layer or mag, to export it.
     target : str or path
         Target of the conversion:
 
-        - a new or existing dataset, layer or mag (``DATASET/LAYER/MAG``); a new dataset gets a ``datasource-properties.json``. A layer that a dataset stores as
-          Zarr or N5 becomes the mag or layer that the path names, and in a dataset a layer of the same name;
-        - ``precomputed://PATH``, a precomputed volume; ``.ome.zarr`` or ``zarr://PATH``, an OME-NGFF image of all mags; ``.ozx``, the same in one
-          zip; ``n5://PATH``, an N5 group with the datasets ``s0``, ``s1``...;
-        - to export a mag: ``.ome.tif``, ``.tif``, ``.npy`` or ``.zarr``; a name without a suffix, or with a trailing ``/``, becomes a folder with one TIFF per
-          section, named by its z.
+        - a new or existing dataset, layer or mag (``DATASET/LAYER/MAG``); a new dataset gets a
+          ``datasource-properties.json``. A layer that a dataset stores as Zarr or N5 becomes the
+          mag or layer that the path names, and in a dataset a layer of the same name;
+        - ``precomputed://PATH``, a precomputed volume; ``.ome.zarr`` or ``zarr://PATH``, an
+          OME-NGFF image of all mags; ``.ozx``, the same in one zip; ``n5://PATH``, an N5 group with
+          the datasets ``s0``, ``s1``...;
+        - to export a mag: ``.ome.tif``, ``.tif``, ``.npy`` or ``.zarr``; a name without a suffix,
+          or with a trailing ``/``, becomes a folder with one TIFF per section, named by its z.
     layer : str, optional
         The layer of the dataset; a new layer is called ``color`` or ``segmentation`` by default.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag to write, 1 by default, or to export, by default the finest. Between volumes with several mags, all are converted by default.
+        The mag to write, 1 by default, or to export, by default the finest. Between volumes with
+        several mags, all are converted by default.
     bounding_box : BoundingBox, str or sequence, optional
         Part to convert: x, y, z, width, height, depth [voxels of mag 1 of the dataset].
     channels : sequence of int, optional
-        Channels to convert, in this order; by default all. Red, green and blue are three channels, alpha is a fourth.
+        Channels to convert, in this order; by default all. Red, green and blue are three channels,
+        alpha is a fourth.
     axes : str, optional
-        Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``; ``-`` stands for an axis of length 1. By default the order that the
-        file states, else ``"zyx"`` or ``"czyx"``. Arrays of N5 list x first.
+        Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``; ``-``
+        stands for an axis of length 1. By default the order that the file states, else ``"zyx"`` or
+        ``"czyx"``. Arrays of N5 list x first.
     dtype : dtype_like, optional
-        Data type of the target; by default that of the source. Bits and half floats of images become uint8 and float32; so do bool and float16 of Zarr in a
-        format that lacks them, and the plan and the report say so. Without ``value_range``, a value that does not fit
-        raises an error.
+        Data type of the target; by default that of the source. Bits and half floats of images
+        become uint8 and float32; so do bool and float16 of Zarr in a format that lacks them, and
+        the plan and the report say so. Without ``value_range``, a value that does not fit raises an
+        error.
     value_range : pair of float, optional
-        Values that become the minimum and maximum of ``dtype`` (0 and 1 for floats). Values between them are scaled and rounded half to even, others are
-        clipped.
+        Values that become the minimum and maximum of ``dtype`` (0 and 1 for floats). Values between
+        them are scaled and rounded half to even, others are clipped.
     offset : sequence of 3 int, optional
-        Position of the first voxel of images or of an array in the mag; by default that which an HDF5 file of CREMI states, else 0. Between volumes with
-        several mags, the translation of all voxels [voxels of mag 1], 0 by default. WKW has no negative positions.
+        Position of the first voxel of images or of an array in the mag; by default that which an
+        HDF5 file of CREMI states, else 0. Between volumes with several mags, the translation of all
+        voxels [voxels of mag 1], 0 by default. WKW has no negative positions.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z, for a new dataset; by default those stated by OME-TIFF, MRC, OME-Zarr or HDF5 attributes.
+        Edge lengths of a voxel of mag 1 along x, y, z, for a new dataset; by default those stated
+        by OME-TIFF, MRC, OME-Zarr or HDF5 attributes.
     unit : str
         Unit of ``voxel_size``, such as ``"nm"`` or ``"um"``.
     category : {"color", "segmentation"}, optional
-        Category of a new layer, or of images that become another format; by default integers of 32 bits and more in one channel are a segmentation.
+        Category of a new layer, or of images that become another format; by default integers of 32
+        bits and more in one channel are a segmentation.
     pyramid : bool
         Also build the coarser mags, see :func:`build_pyramid`.
     on_error : {"fail", "fill"}
-        Treatment of sections that are missing from the numbering, cannot be decoded, or have another size or type: raise an error that names the section, or
-        fill it with zeros and name it in the report.
+        Treatment of sections that are missing from the numbering, cannot be decoded, or have
+        another size or type: raise an error that names the section, or fill it with zeros and name
+        it in the report.
     strict_box : bool
-        Leave out voxels outside of the bounding box that blocks of WKW contain when these are copied to OME-NGFF. Then blocks that cross the box are decoded.
-        By default such voxels are copied, and the report says so if a check of some blocks finds any. With ``bounding_box`` they are always left out.
+        Leave out voxels outside of the bounding box that blocks of WKW contain when these are
+        copied to OME-NGFF. Then blocks that cross the box are decoded. By default such voxels are
+        copied, and the report says so if a check of some blocks finds any. With ``bounding_box``
+        they are always left out.
     verify : bool
-        Decode all voxels of source and target and compare them before a mag is published. By default copied chunks are not decoded, only checked: the lengths
-        inside of LZ4 blocks and the sizes of uncompressed chunks must add up. Not for images, whose sections are decoded anyway.
+        Decode all voxels of source and target and compare them before a mag is published. By
+        default copied chunks are not decoded, only checked: the lengths inside of LZ4 blocks and
+        the sizes of uncompressed chunks must add up. Not for images, whose sections are decoded
+        anyway.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the target exists. An interrupted job is resumed, except with ``"restart"``, which starts over and replaces like
-        ``"overwrite"``. An export replaces a folder only if an
-        export made it.
+        Action if the target exists. An interrupted job is resumed, except with ``"restart"``, which
+        starts over and replaces like ``"overwrite"``. An export replaces a folder only if an export
+        made it.
     allow_external : bool
-        Allow writing where paths or links lead out of the dataset, and reading HDF5 data through links, external storage or virtual datasets outside the
-        file's folder; both are refused by default.
+        Allow writing where paths or links lead out of the dataset, and reading HDF5 data through
+        links, external storage or virtual datasets outside the file's folder; both are refused by
+        default.
     force_space : bool
         Start although the result very probably does not fit on the disk; refused by default.
     **options
-        Storage options of the target's format, by default those of new data. ``docs/options.md`` and ``wkwdask convert --help`` describe them.
+        Storage options of the target's format, by default those of new data. ``docs/options.md``
+        and ``wkwdask convert --help`` describe them.
         {options}
 
     Returns
@@ -168,34 +190,44 @@ def convert(
     Raises
     ------
     BoundsError
-        The source has no voxels, the box does not touch it, or a value does not fit ``dtype`` without a ``value_range``.
+        The source has no voxels, the box does not touch it, or a value does not fit ``dtype``
+        without a ``value_range``.
     ExistsError
-        The target exists and ``existing="error"``, or an N5 group has other levels that would not fit.
+        The target exists and ``existing="error"``, or an N5 group has other levels that would not
+        fit.
     FormatError
-        A section or file is broken or differs from the others; the message names it, what was found and what was expected.
+        A section or file is broken or differs from the others; the message names it, what was found
+        and what was expected.
     LockedError
         Another job is writing the target.
     MissingError
         The source, layer or mag does not exist, or a section is missing.
     ModuleNotFoundError
-        A package that reads the format is not installed; ``pip install 'wkwdask[convert]'`` installs it.
+        A package that reads the format is not installed; ``pip install 'wkwdask[convert]'``
+        installs it.
     ResumeError
         The interrupted job was started with other settings or from other data.
     TypeError
         WKW has no voxel type for the values.
     UnsupportedError
-        The source's format cannot be read, the source refers to data outside its folder, or it cannot be converted to the target in one step; the target's
-        format cannot be written; or the layer is not stored as WKW.
+        The source's format cannot be read, the source refers to data outside its folder, or it
+        cannot be converted to the target in one step; the target's format cannot be written; or the
+        layer is not stored as WKW.
     ValueError
-        An option is invalid, axes do not fit, the voxel size of a new dataset is unknown, or the name of a new layer is invalid.
+        An option is invalid, axes do not fit, the voxel size of a new dataset is unknown, or the
+        name of a new layer is invalid.
 
     Notes
     -----
-    All levels of a local OME-NGFF image are converted, each at its own position: ``mag`` selects one of them, ``pyramid=True`` converts only the finest and
-    builds the others. The same holds for a dataset with layers that WEBKNOSSOS stores as Zarr. The path of a single level or mag converts that one.
+    All levels of a local OME-NGFF image are converted, each at its own position: ``mag`` selects
+    one of them, ``pyramid=True`` converts only the finest and builds the others. The same holds for
+    a dataset with layers that WEBKNOSSOS stores as Zarr. The path of a single level or mag converts
+    that one.
 
-    A task holds at most 512 MB of the source, independent of the size of sections and volume. Decoded sections of larger slabs wait in an unnamed scratch file
-    (LZ4) in the job's folder. A source that changed between two calls is detected by the sizes and times of its files; a Zarr array by its metadata only.
+    A task holds at most 512 MB of the source, independent of the size of sections and volume.
+    Decoded sections of larger slabs wait in an unnamed scratch file (LZ4) in the job's folder. A
+    source that changed between two calls is detected by the sizes and times of its files; a Zarr
+    array by its metadata only.
 
     Examples
     --------
@@ -213,10 +245,28 @@ def convert(
     single_file = single_file_of(target)
     if single_file is not None:
         return _convert_to_single_file(
-            source, single_file, existing, layer=layer, mag=mag, bounding_box=bounding_box, channels=channels, axes=axes, dtype=dtype, value_range=value_range,
-            offset=offset, voxel_size=voxel_size, unit=unit, category=category, pyramid=pyramid, on_error=on_error, strict_box=strict_box, verify=verify,
-            allow_external=allow_external, force_space=force_space, **options,
-        )  # fmt: skip
+            source,
+            single_file,
+            existing,
+            layer=layer,
+            mag=mag,
+            bounding_box=bounding_box,
+            channels=channels,
+            axes=axes,
+            dtype=dtype,
+            value_range=value_range,
+            offset=offset,
+            voxel_size=voxel_size,
+            unit=unit,
+            category=category,
+            pyramid=pyramid,
+            on_error=on_error,
+            strict_box=strict_box,
+            verify=verify,
+            allow_external=allow_external,
+            force_space=force_space,
+            **options,
+        )
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
@@ -234,9 +284,12 @@ def convert(
     image_settings = {"category": category, "pyramid": pyramid}
     refuse_options(f"{target} is {target_format.options.title}", {name: image_settings[name] for name in target_format.unsupported_options})
     if not is_wkw:
-        make_options(target_format.options, **options)  # report invalid options before the source is opened
-    # Three routes: export one mag of a volume as images; copy the levels of an image to the same positions; import images or an array as one level.
-    # The options axes and on_error only apply to images, so they select the third route for a source that could be either, such as a Zarr array.
+        # report invalid options before the source is opened
+        make_options(target_format.options, **options)
+    # Three routes: export one mag of a volume as images; copy the levels of an image to the same
+    # positions; import images or an array as one level. The options axes and on_error only apply to
+    # images, so they select the third route for a source that could be either, such as a Zarr
+    # array.
     find_levels = _find_layers if is_wkw else _find_source
     its_format = format_of(source) if axes is not None else None
     resolved = None if its_format is not None and its_format.takes_axes else find_levels(source, whole_images=not any(image_options.values()))
@@ -255,9 +308,15 @@ def convert(
         return run_work(staged)
     storage = make_options(target_format.options, **options)
     destination = Destination(
-        os.fspath(target), layer=new_layer if is_wkw else None, source_layer=source_layer, category=category, voxel_size_nm=size, names_image=True,
-        allow_external=allow_external, keeps_files=not (is_wkw or strict_box or box is not None),
-    )  # fmt: skip
+        os.fspath(target),
+        layer=new_layer if is_wkw else None,
+        source_layer=source_layer,
+        category=category,
+        voxel_size_nm=size,
+        names_image=True,
+        allow_external=allow_external,
+        keeps_files=not (is_wkw or strict_box or box is not None),
+    )
     if resolved is not None and image is not None:
         refuse_options(f"{source} is converted level by level", image_options)
         selects_mag = resolved.mag is not None or new_layer is not None or mag is not None or not is_wkw or is_dataset(target)
@@ -307,11 +366,18 @@ def _convert_to_single_file(source: Paths, single_file: SingleFile, existing: Ex
 
 
 def _changes_voxels(selection: Mapping[str, Any]) -> bool:
-    """Return whether options of :func:`convert` ask for another part, type or storage than that of the source."""
+    """Return whether options of :func:`convert` ask for another part, type or storage than that of
+    the source."""
     neutral = {
-        "offset": (0, 0, 0), "unit": "nm", "on_error": "fail", "pyramid": False, "strict_box": False, "verify": False, "allow_external": False,
+        "offset": (0, 0, 0),
+        "unit": "nm",
+        "on_error": "fail",
+        "pyramid": False,
+        "strict_box": False,
+        "verify": False,
+        "allow_external": False,
         "force_space": False,
-    }  # fmt: skip
+    }
     return any(value is not None and (tuple(value) if name == "offset" else value) != neutral.get(name) for name, value in selection.items())
 
 
@@ -330,7 +396,8 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
     Returns
     -------
     ConversionPlan
-        Tasks, files, bytes, memory and time of each new mag, estimated from a sample of the voxels. ``print()`` shows it as text.
+        Tasks, files, bytes, memory and time of each new mag, estimated from a sample of the voxels.
+        ``print()`` shows it as text.
 
     Raises
     ------
@@ -388,7 +455,8 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
 
 
 def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
-    """Find the layers of a source with mags, including Zarr arrays; None if the source is images or an array in a file."""
+    """Find the layers of a source with mags, including Zarr arrays; None if the source is images or
+    an array in a file."""
     if not isinstance(source, (str, os.PathLike)) or (not whole_images and contains_plain_arrays(source)):
         return None
     text = os.fspath(source)
@@ -403,10 +471,12 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
 
 
 def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, str | None, str | None]:
-    """Choose the layer to convert; return it, the name of the new layer if ``layer`` states it, and its name in a dataset.
+    """Choose the layer to convert; return it, the name of the new layer if ``layer`` states it, and
+    its name in a dataset.
 
-    ``layer`` selects a layer of a dataset: the new one is in the path of the target, or has the same name. It also selects an image of any other source that
-    has one of this name. Else it only names the new layer, and the source must have a single layer.
+    ``layer`` selects a layer of a dataset: the new one is in the path of the target, or has the
+    same name. It also selects an image of any other source that has one of this name. Else it only
+    names the new layer, and the source must have a single layer.
     """
     if any(one.container is not None for one in resolved.layers):
         image = resolved.choose(layer)
@@ -418,7 +488,8 @@ def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, s
 def _convert_levels(
     image: Image, destination: Destination, selection: LayerSelection, storage: Any, existing: Existing, *, verify: bool, force_space: bool
 ) -> Report:
-    """Convert levels of an image to levels of another image at the same positions; with ``taken.finest_only``, build the pyramid from the finest."""
+    """Convert levels of an image to levels of another image at the same positions; with
+    ``taken.finest_only``, build the pyramid from the finest."""
     from wkwdask.graphs.runners import num_workers, run_plans
 
     if not image.mags:
@@ -431,9 +502,13 @@ def _convert_levels(
     first, workers = copies[0].source, num_workers()
     names_mag = len(mags) > 1 or selection.mags is not None or mags[0] != MAG_1
     destination = replace(
-        destination, levels=tuple(copy.spec for copy in copies), category=destination.category or image.category,
-        guessed_category=guess_category(first.dtype, first.num_channels), coordinate_voxel_size_nm=image.voxel_size_nm, image=image,
-    )  # fmt: skip
+        destination,
+        levels=tuple(copy.spec for copy in copies),
+        category=destination.category or image.category,
+        guessed_category=guess_category(first.dtype, first.num_channels),
+        coordinate_voxel_size_nm=image.voxel_size_nm,
+        image=image,
+    )
 
     def stage(copy: CopySource, mag: Mag, existing: str) -> Rechunk:
         target_image = target_for(replace(destination, mag=mag if names_mag else None))
@@ -442,11 +517,13 @@ def _convert_levels(
     target_image = target_for(replace(destination, mag=mags[0] if names_mag else None))
     note = target_image.unchanged_levels_note(existing)
     with same_call() as call:
-        # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
+        # The finest level is written first: the position of the image follows from it, and an
+        # interrupted conversion must not leave an image without it.
         stages = [partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)]
         report = run_plans(stages, existing, force_space=force_space, has_later_steps=selection.finest_only)
         if selection.finest_only:
-            # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole layer would start from that one.
+            # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole
+            # layer would start from that one.
             url = target_image.url_of(report.mags[0].path) if report.mags else destination.url
             policy = _pyramid_policy(existing, call)
             report = merge_reports([report, build_pyramid(url, existing=policy, allow_external=destination.allow_external, force_space=force_space)])
@@ -484,7 +561,8 @@ def _convert_images(
         except ExistsError:
             if not pyramid or not staged.staged.is_finished():
                 raise
-            # The mag is finished: an earlier call was interrupted while it built the pyramid, or right after it.
+            # The mag is finished: an earlier call was interrupted while it built the pyramid, or
+            # right after it.
             return build_pyramid(url, existing="resume", allow_external=destination.allow_external, force_space=force_space)
         if pyramid:
             policy = _pyramid_policy(existing, call)
@@ -493,5 +571,6 @@ def _convert_images(
 
 
 def _pyramid_policy(existing: Existing, call: Call) -> Existing:
-    """Return the policy for the pyramid of a level: an interrupted pyramid of a level that this call has replaced is not continued."""
+    """Return the policy for the pyramid of a level: an interrupted pyramid of a level that this
+    call has replaced is not continued."""
     return "restart" if existing == "overwrite" and call.has_written else existing

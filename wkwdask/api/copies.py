@@ -48,19 +48,24 @@ def rechunk(
     force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Store mags with other files, blocks or compression, in place or in another location. Voxel values do not change.
+    """Store mags with other files, blocks or compression, in place or in another location. Voxel
+    values do not change.
 
-    If only the length of files or shards changes, encoded chunks are copied without decoding, at the speed of the disk. So are chunks of a precomputed volume
-    that keep their size and encoding: at most gzip around them changes. A warning is issued if jpeg must be encoded again and loses quality. Otherwise chunks
-    are decoded and encoded, a few megabytes at a time. A mag is built in a temporary folder and published when it is complete; a mag that is replaced in
-    place is kept until then.
+    If only the length of files or shards changes, encoded chunks are copied without decoding, at
+    the speed of the disk. So are chunks of a precomputed volume that keep their size and encoding:
+    at most gzip around them changes. A warning is issued if jpeg must be encoded again and loses
+    quality. Otherwise chunks are decoded and encoded, a few megabytes at a time. A mag is built in
+    a temporary folder and published when it is complete; a mag that is replaced in place is kept
+    until then.
 
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag; or a Neuroglancer precomputed volume (``precomputed://PATH``), or a scale of one.
+        A dataset, a layer or a mag; or a Neuroglancer precomputed volume (``precomputed://PATH``),
+        or a scale of one.
     target : str or path, optional
-        Location of a copy, of the same kind as the source: a dataset, a layer, a mag or a precomputed volume. By default mags are replaced in place.
+        Location of a copy, of the same kind as the source: a dataset, a layer, a mag or a
+        precomputed volume. By default mags are replaced in place.
     layer : str or sequence of str, optional
         The layers of a dataset, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
@@ -68,17 +73,19 @@ def rechunk(
     bounding_box : BoundingBox, str or sequence, optional
         Part to store: x, y, z, width, height, depth [voxels of mag 1]; needs a target.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if a mag of the target exists. An interrupted job is resumed, except with ``"restart"``, which starts over and replaces like
-        ``"overwrite"``.
+        Action if a mag of the target exists. An interrupted job is resumed, except with
+        ``"restart"``, which starts over and replaces like ``"overwrite"``.
     verify : bool, optional
-        Read all voxels back and compare them before a mag is published; by default True if mags are replaced in place.
+        Read all voxels back and compare them before a mag is published; by default True if mags are
+        replaced in place.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     force_space : bool
         Start although the result very probably does not fit on the disk; refused by default.
     **options
-        Storage options of the mags or scales, by default unchanged. ``level`` encodes blocks again even if nothing else changes. With ``bounding_box``, WKW
-        files are sized to fit the box, at most as long as before. A scale with several chunk sizes gets a single one.
+        Storage options of the mags or scales, by default unchanged. ``level`` encodes blocks again
+        even if nothing else changes. With ``bounding_box``, WKW files are sized to fit the box, at
+        most as long as before. A scale with several chunk sizes gets a single one.
         {options}
 
     Returns
@@ -141,8 +148,8 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     url, target : str or path
         As for :func:`rechunk`.
     compression : str, optional
-        Compression of chunks. Default: LZ4HC in WKW, Zstandard in Zarr, gzip in N5. A precomputed volume
-        needs a storage option, such as ``encoding=`` or ``compression=``.
+        Compression of chunks. Default: LZ4HC in WKW, Zstandard in Zarr, gzip in N5. A precomputed
+        volume needs a storage option, such as ``encoding=`` or ``compression=``.
     **options
         As for :func:`rechunk`.
 
@@ -191,14 +198,16 @@ def _rechunk_levels(
 
     level_copies, left_out = levels_in_box(find_levels(), options.box)
     in_place = [level_copy for level_copy in level_copies if level_copy.destination is None]
-    # A call that was killed while it replaced a mag in place may have left it renamed: complete the replacement, then look for the mags again.
+    # A call that was killed while it replaced a mag in place may have left it renamed: complete the
+    # replacement, then look for the mags again.
     for level_copy in in_place:
         local_path(level_copy.level.folder)  # remote levels are read-only
         parent, folder = source_format.job_folders(level_copy.image, level_copy.level)
         finish_interrupted_publication(parent, folder, options.command, root_of(level_copy.image).folder)
     if in_place:
         level_copies = find_levels()
-        # One mag may be listed by several layers. It can be replaced in place only once, so the layer has to be named.
+        # One mag may be listed by several layers. It can be replaced in place only once, so the
+        # layer has to be named.
         listed = {(files.realpath(level_copy.level.folder), level_copy.image.folder) for level_copy in level_copies}
         if len({folder for folder, _ in listed}) < len(listed):
             raise ValueError("several layers list the same mag; choose one with layer=")
@@ -208,7 +217,8 @@ def _rechunk_levels(
         return lay_out_rechunk(source_format, level_copy, options, existing, workers)
 
     check_restartable(len(level_copies), overwrites="level" in options.stored.explicit() if in_place else replaces(existing))
-    # All levels are planned once before the first is stored: an invalid option or an existing target must not leave a part of them done.
+    # All levels are planned once before the first is stored: an invalid option or an existing
+    # target must not leave a part of them done.
     if in_place:
         level_copies = [level_copy for level_copy in level_copies if stage(level_copy, existing) is not None]
     else:
@@ -243,26 +253,30 @@ def copy(
 ) -> Report:
     """Copy a dataset, a layer or a mag, or a box of it, and optionally translate it.
 
-    Whole files are copied if each becomes one file of the copy, else encoded chunks if each becomes one chunk. Chunks are decoded only if the box cuts them
-    or, in WKW, voxels move by a fraction of a block. A mag is published when it is complete.
+    Whole files are copied if each becomes one file of the copy, else encoded chunks if each becomes
+    one chunk. Chunks are decoded only if the box cuts them or, in WKW, voxels move by a fraction of
+    a block. A mag is published when it is complete.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag.
     target : str or path
-        Location of the copy, of the same kind as the source: a dataset, a layer or a mag; the name may differ. Existing layers of a dataset stay.
+        Location of the copy, of the same kind as the source: a dataset, a layer or a mag; the name
+        may differ. Existing layers of a dataset stay.
     layer : str or sequence of str, optional
         The layers of a dataset, by default all that are stored as WKW.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
     bounding_box : BoundingBox, str or sequence, optional
-        Part to copy: x, y, z, width, height, depth [voxels of mag 1 of the source]; everything outside is zero in the copy.
+        Part to copy: x, y, z, width, height, depth [voxels of mag 1 of the source]; everything
+        outside is zero in the copy.
     translate : sequence of 3 int
-        Offset added to all positions along x, y, z [voxels of mag 1]; a multiple of each copied mag.
+        Offset added to all positions along x, y, z [voxels of mag 1]; a multiple of each copied
+        mag.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if a mag of the target exists. An interrupted copy is resumed, except with ``"restart"``, which starts over and
-        replaces like ``"overwrite"``.
+        Action if a mag of the target exists. An interrupted copy is resumed, except with
+        ``"restart"``, which starts over and replaces like ``"overwrite"``.
     verify : bool
         Read all voxels back and compare them before a mag is published.
     allow_external : bool
@@ -328,8 +342,9 @@ def rm(
 ) -> RmReport:
     """Delete a dataset, a layer or mags, or an image in any other format or its levels.
 
-    First the mags are removed from the JSON or other metadata, then each mag is renamed away in one step, then the files are deleted in parallel. The same
-    call completes an interrupted removal. Only mags and empty folders are deleted; symbolic links are not followed.
+    First the mags are removed from the JSON or other metadata, then each mag is renamed away in one
+    step, then the files are deleted in parallel. The same call completes an interrupted removal.
+    Only mags and empty folders are deleted; symbolic links are not followed.
 
     Parameters
     ----------
@@ -342,7 +357,8 @@ def rm(
     dry_run : bool
         Delete nothing; report what would be removed.
     allow_external : bool
-        Also remove mags outside the dataset and the links to them; refused by default. Other datasets may still list these mags.
+        Also remove mags outside the dataset and the links to them; refused by default. Other
+        datasets may still list these mags.
 
     Returns
     -------
@@ -356,7 +372,8 @@ def rm(
     MissingError
         The layer or mag does not exist.
     UnsupportedError
-        A mag is a symbolic link, lies outside its dataset, has another format, or contains other files.
+        A mag is a symbolic link, lies outside its dataset, has another format, or contains other
+        files.
 
     Examples
     --------

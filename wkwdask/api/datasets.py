@@ -60,8 +60,9 @@ Category = Literal["color", "segmentation"]
 class Dataset:
     """A dataset, as its ``datasource-properties.json`` described it when it was opened.
 
-    Methods that edit the file return the dataset with the edit; this object does not change. Each edit is atomic, applies to the current content of the file,
-    and holds a lock that serializes processes of wkwdask (other software does not honor it).
+    Methods that edit the file return the dataset with the edit; this object does not change. Each
+    edit is atomic, applies to the current content of the file, and holds a lock that serializes
+    processes of wkwdask (other software does not honor it).
     """
 
     path: str
@@ -69,7 +70,8 @@ class Dataset:
     name: str
     """Name of the dataset."""
     voxel_size: tuple[float, float, float] | None
-    """Edge lengths of a voxel of mag 1 along x, y, z [``unit``], None if the file does not state them."""
+    """Edge lengths of a voxel of mag 1 along x, y, z [``unit``], None if the file does not state
+    them."""
     unit: str
     """Unit of the voxel size."""
     voxel_size_nm: tuple[float, float, float] | None
@@ -115,7 +117,8 @@ class Dataset:
         return open_dataset(self.path)
 
     def view(self, **options: Any) -> View:
-        """Show the layers in Neuroglancer, in a browser or in a notebook; options as for :func:`wkwdask.view`."""
+        """Show the layers in Neuroglancer, in a browser or in a notebook; options as for
+        :func:`wkwdask.view`."""
         from wkwdask.viewer.view import view
 
         return view(self.path, **options)
@@ -125,7 +128,8 @@ class Dataset:
     def add_layer(
         self, name: str, category: Category, dtype: npt.DTypeLike, bounding_box: BoxLike, *, num_channels: int = 1, largest_segment_id: int | None = None
     ) -> Dataset:
-        """Add a layer without mags to the JSON. :func:`wkwdask.to_wkw` and other verbs list the mags that they write.
+        """Add a layer without mags to the JSON. :func:`wkwdask.to_wkw` and other verbs list the
+        mags that they write.
 
         Parameters
         ----------
@@ -161,7 +165,8 @@ class Dataset:
         return self._add_entry(document["dataLayers"][0])
 
     def add_layer_from_disk(self, name: str, *, category: Category | None = None, bounding_box: BoxLike | None = None) -> Dataset:
-        """Add a folder with mags to the JSON as a layer, such as a folder that :meth:`remove_layer` kept.
+        """Add a folder with mags to the JSON as a layer, such as a folder that :meth:`remove_layer`
+        kept.
 
         Parameters
         ----------
@@ -197,7 +202,8 @@ class Dataset:
     def add_layer_as_ref(
         self, other: Layer | str | os.PathLike[str], name: str | None = None, *, relative: bool = False, any_voxel_size: bool = False
     ) -> Dataset:
-        """Add a layer of another dataset by reference. Its mags and attachments are not copied or moved.
+        """Add a layer of another dataset by reference. Its mags and attachments are not copied or
+        moved.
 
         Parameters
         ----------
@@ -206,7 +212,8 @@ class Dataset:
         name : str, optional
             Name of the layer in this dataset, by default the same.
         relative : bool
-            Write paths relative to this dataset, so that both datasets can be moved together; by default absolute paths.
+            Write paths relative to this dataset, so that both datasets can be moved together; by
+            default absolute paths.
         any_voxel_size : bool
             Allow another voxel size in the other dataset.
 
@@ -231,8 +238,8 @@ class Dataset:
     def rename_layer(self, old: str, new: str) -> Dataset:
         """Rename a layer, and its folder if it lies in the dataset.
 
-        The paths in the JSON are valid at any moment, and the same call completes an interrupted one. If the file system cannot swap two names in one step, the
-        folder keeps its old name.
+        The paths in the JSON are valid at any moment, and the same call completes an interrupted
+        one. If the file system cannot swap two names in one step, the folder keeps its old name.
 
         Raises
         ------
@@ -331,27 +338,32 @@ class Dataset:
         with kept_idle(stored_image):
             return self._edit(lambda document: without_mags(document, layer, [parsed_mag]))
 
-    # ------------------------------------------------------------------------- other fields of the JSON
+    # ------------------------------------------------------------------------- other fields of the
+    # JSON
 
     def set_voxel_size(self, voxel_size: Sequence[float], unit: str = "nanometer") -> Dataset:
-        """Set the edge lengths of a voxel of mag 1 along x, y, z [``unit``]. Voxels are not changed."""
+        """Set the edge lengths of a voxel of mag 1 along x, y, z [``unit``]. Voxels are not
+        changed."""
         return self._edit(lambda document: with_scale(document, voxel_size, unit))
 
     def set_bounding_box(self, layer: str, bounding_box: BoxLike) -> Dataset:
-        """Set the bounding box of a layer: x, y, z, width, height, depth [voxels of mag 1]. Voxels are not changed."""
+        """Set the bounding box of a layer: x, y, z, width, height, depth [voxels of mag 1]. Voxels
+        are not changed."""
         box = BoundingBox.parse(bounding_box).in_mag(MAG_1)
         stored_layer(self.path, layer)
         return self._edit(lambda document: with_box(document, layer, box))
 
     def set_largest_segment_id(self, layer: str, value: int | None) -> Dataset:
-        """Set the largest id of a segmentation; None removes it. :meth:`Layer.compute_largest_segment_id` computes it."""
+        """Set the largest id of a segmentation; None removes it.
+        :meth:`Layer.compute_largest_segment_id` computes it."""
         record = _record_of(stored_layer(self.path, layer))
         if value is not None:
             value = _segment_id(value, layer, record.category)
         return self._edit(lambda document: with_largest_id(document, layer, value))
 
     def set_view_configuration(self, values: Mapping[str, Any], layer: str | None = None) -> Dataset:
-        """Set fields of the default view settings of a layer, or of the whole dataset; None removes a field, other fields stay."""
+        """Set fields of the default view settings of a layer, or of the whole dataset; None removes
+        a field, other fields stay."""
         if layer is not None:
             stored_layer(self.path, layer)
         return self._edit(lambda document: with_view_configuration(document, layer, dict(values)))
@@ -403,7 +415,8 @@ def open_dataset(url: str | os.PathLike[str], *, storage_options: Mapping[str, A
     source = read_datasource(path)
     if source is None:
         raise MissingError(f"{path}: not a dataset: {FILE_NAME} is missing; create_dataset() makes one")
-    # Valid and invalid layers are parsed into two lists. Merge them in the order of the file, in which an invalid layer records its JSON path.
+    # Valid and invalid layers are parsed into two lists. Merge them in the order of the file, in
+    # which an invalid layer records its JSON path.
     invalid, valid = {layer.path: layer for layer in source.invalid_layers}, iter(source.layers)
     json_paths = [f"dataLayers[{number}]" for number in range(len(source.layers) + len(invalid))]
     layers = [invalid_layer(path, invalid[key]) if key in invalid else layer_of(path, source, next(valid)) for key in json_paths]

@@ -61,7 +61,8 @@ class LayerMag:
         return open_array(self.dataset, layer=self.layer, mag=self.mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None) -> npt.NDArray[Any]:
-        """Read voxels, shape (c, x, y, z); box as for :func:`wkwdask.read`, by default the whole mag."""
+        """Read voxels, shape (c, x, y, z); box as for :func:`wkwdask.read`, by default the whole
+        mag."""
         from wkwdask.api.access import read
 
         _check_listed(self.dataset, self.layer, mag=self.mag)
@@ -88,7 +89,8 @@ class Layer:
     bounding_box: BoundingBox
     """Box of the data [voxels of mag 1]."""
     data_format: str
-    """Storage format: ``"wkw"``, ``"zarr3"`` and so on. Methods of this class open WKW, Zarr and N5."""
+    """Storage format: ``"wkw"``, ``"zarr3"`` and so on. Methods of this class open WKW, Zarr and
+    N5."""
     listed: tuple[LayerMag, ...] = ()
     """Mags of the layer, finest first."""
     problem: str = ""
@@ -161,28 +163,32 @@ class Layer:
         return self.entry if isinstance(self.entry, dict) else {}
 
     def open(self, mag: MagLike | None = None, **options: Any) -> da.Array:
-        """Open a mag as a dask array, by default the finest mag that was written; options as for :func:`wkwdask.open`."""
+        """Open a mag as a dask array, by default the finest mag that was written; options as for
+        :func:`wkwdask.open`."""
         from wkwdask.api.access import open as open_array
 
         self._check_current()
         return open_array(self.dataset, layer=self.name, mag=mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None, mag: MagLike | None = None) -> npt.NDArray[Any]:
-        """Read voxels, shape (c, x, y, z); box as for :func:`wkwdask.read`, by default the whole layer."""
+        """Read voxels, shape (c, x, y, z); box as for :func:`wkwdask.read`, by default the whole
+        layer."""
         from wkwdask.api.access import read
 
         self._check_current()
         return read(self.dataset, box, layer=self.name, mag=mag)
 
     def view(self, **options: Any) -> View:
-        """Show the layer in Neuroglancer, in a browser or in a notebook; options as for :func:`wkwdask.view`."""
+        """Show the layer in Neuroglancer, in a browser or in a notebook; options as for
+        :func:`wkwdask.view`."""
         from wkwdask.viewer.view import view
 
         self._check_current()
         return view(self.dataset, layer=self.name, **options)
 
     def compute_largest_segment_id(self) -> int:
-        """Compute the largest value of the finest mag that was written, brick by brick, on threads or the active dask Client.
+        """Compute the largest value of the finest mag that was written, brick by brick, on threads
+        or the active dask Client.
 
         The JSON is not changed: :meth:`Dataset.set_largest_segment_id` writes the id.
 
@@ -205,7 +211,8 @@ class Layer:
         volume = stored.container.readable(stored, None).volume()
         if volume.dtype.kind not in "iu":
             raise TypeError(f"{volume.folder}: values are {volume.dtype.name}, expected integer ids")
-        # Name the layer and not the folder of its mag: this limits the search to the layer's box in this dataset.
+        # Name the layer and not the folder of its mag: this limits the search to the layer's box in
+        # this dataset.
         largest = apply(_largest, f"{self.dataset}/{self.name}", combine=max)
         return 0 if largest is None else int(largest)
 
@@ -235,7 +242,8 @@ class Layer:
 
 
 def _check_listed(dataset: str, name: str, *, mag: Mag | None = None, type_of: Layer | None = None) -> None:
-    """Raise if a layer or mag was renamed, removed or replaced by another type since its record was read."""
+    """Raise if a layer or mag was renamed, removed or replaced by another type since its record was
+    read."""
     source = read_datasource(dataset)
     current = None if source is None else source.layer(name)
     is_unchanged = current is not None and (mag is None or any(listed.mag == mag for listed in current.mags))
@@ -280,7 +288,8 @@ _MOST_SECONDS = 1.0  # limit for counting the files of all mags of a card togeth
 
 
 def card(head: str, dataset: str, layers: Sequence[Layer]) -> str:
-    """Return HTML for notebooks: a table of the layers and a small picture, with bounded work; errors are suppressed."""
+    """Return HTML for notebooks: a table of the layers and a small picture, with bounded work;
+    errors are suppressed."""
     until = time.monotonic() + _MOST_SECONDS
     columns = ("layer", "category", "type", "mag", "box (top left + size)", "files", "bytes", "")
     table = html_table(columns, (row for layer in layers for row in _rows(layer, until)))
@@ -314,7 +323,8 @@ def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
 
 
 def _picture(dataset: str, layers: Sequence[Layer]) -> str:
-    """Draw the layers if that is cheap; return an empty text if it fails, since a table is better than an error."""
+    """Draw the layers if that is cheap; return an empty text if it fails, since a table is better
+    than an error."""
     try:
         volumes = {layer.category: volume for layer in reversed(layers) if (volume := _small_volume(layer)) is not None}
         datasource = read_datasource(dataset)
@@ -324,7 +334,8 @@ def _picture(dataset: str, layers: Sequence[Layer]) -> str:
 
 
 def picture_of_mag(path: str, pixels: int) -> str:
-    """Draw the mag of a path if that is cheap; return an empty text if it fails, since a table is better than an error."""
+    """Draw the mag of a path if that is cheap; return an empty text if it fails, since a table is
+    better than an error."""
     from wkwdask.formats.opening import find
     from wkwdask.viewer.slices import is_segmentation
 
@@ -346,7 +357,8 @@ def _image_tag(volumes: Mapping[str, StoredArray], voxel_size: Sequence[float] |
 
 
 def _small_volume(layer: Layer) -> StoredArray | None:
-    """Open the coarsest mag that has files, None if three slices of it exceed the limit of a picture."""
+    """Open the coarsest mag that has files, None if three slices of it exceed the limit of a
+    picture."""
     if layer.problem or other_format(layer.data_format) or not layer.listed:
         return None
     stored = stored_layer(layer.dataset, layer.name)

@@ -31,7 +31,8 @@ MagLike = Mag | str | int | Sequence[int]
 
 
 class StorageKeywords(TypedDict, total=False):
-    """Storage options of all formats, for type checkers. A test compares them with the options of each format."""
+    """Storage options of all formats, for type checkers. A test compares them with the options of
+    each format."""
 
     chunk_shape: Sequence[int] | None
     shard_shape: Sequence[int] | bool | Literal["auto", "none"] | Sharding | None
@@ -66,7 +67,8 @@ class PlacedOptions(WriteOptions, total=False):
 def level_destination(
     its_format: ArrayFormat, url: str | os.PathLike[str], mag: MagLike | None = None, category: str | None = None, *, allow_external: bool = False
 ) -> Destination:
-    """Return the destination of one level in a format, whose prefix the URL gets unless it names the format itself."""
+    """Return the destination of one level in a format, whose prefix the URL gets unless it names
+    the format itself."""
     text, is_dataset = os.fspath(url), its_format is default_format()
     if is_dataset and mag is not None:
         raise ValueError(f"{text}: mag= does not apply to {its_format.options.title}; name the mag by its folder, such as DATASET/LAYER/2-2-1")
@@ -102,7 +104,8 @@ def parse_voxel_size(voxel_size: Sequence[float]) -> Lengths:
 
 
 def storage_options(*records: type[StorageOptions]) -> Callable[[Function], Function]:
-    """Replace ``{options}`` in a function's docstring by its storage options: described one by one for one format, else listed by format."""
+    """Replace ``{options}`` in a function's docstring by its storage options: described one by one
+    for one format, else listed by format."""
 
     def documented(function: Function) -> Function:
         names = "\n".join(f"        {record.title}: {', '.join(f'``{name}``' for name, _ in options_of(record))}." for record in records)

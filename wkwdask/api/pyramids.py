@@ -51,47 +51,59 @@ def build_pyramid(
 ) -> Report:
     """Build all coarser mags of a layer from its finest mag, in one pass over it.
 
-    Tasks run on threads, or on the active dask Client, with the same result. Complete mags are published, then the JSON lists them. The same call resumes an
-    interrupted one and keeps its finished work. :func:`plan_pyramid` estimates the work in advance.
+    Tasks run on threads, or on the active dask Client, with the same result. Complete mags are
+    published, then the JSON lists them. The same call resumes an interrupted one and keeps its
+    finished work. :func:`plan_pyramid` estimates the work in advance.
 
     Parameters
     ----------
     url : str or path
-        A dataset, a layer, or an image in another format such as ``precomputed://PATH``. The folder of a mag selects that mag as the finest. A layer's
-        folder without JSON needs ``method``. Scales of precomputed volumes are named by mag or key.
+        A dataset, a layer, or an image in another format such as ``precomputed://PATH``. The folder
+        of a mag selects that mag as the finest. A layer's folder without JSON needs ``method``.
+        Scales of precomputed volumes are named by mag or key.
     layer : str or sequence of str, optional
-        One layer, or several that are processed one after the other; may be omitted if there is only one.
+        One layer, or several that are processed one after the other; may be omitted if there is
+        only one.
     finest : Mag, str, int or sequence of 3 int, optional
         The mag to start from; by default the finest mag that was written.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
-        The mags to build. Each is built from the one before it; factors above 2 are allowed, such as from 1 to 4-4-1.
+        The mags to build. Each is built from the one before it; factors above 2 are allowed, such
+        as from 1 to 4-4-1.
     coarsest : Mag, str, int or sequence of 3 int, optional
         The last mag of the ladder; by default the one that WEBKNOSSOS chooses.
     sampling : {"anisotropic", "isotropic", "constant_z"}, optional
-        Rule of the ladder: approach cubic voxels (the default), double all axes, or double all axes except z (the default for a single section).
+        Rule of the ladder: approach cubic voxels (the default), double all axes, or double all axes
+        except z (the default for a single section).
     align_with : str or bool
-        Align the ladder with the mags of this layer, of all other layers (True), or of none (False).
+        Align the ladder with the mags of this layer, of all other layers (True), or of none
+        (False).
     method : {"default", "median", "mode", "mean", "min", "max", "nearest"}
-        Reduction of a window to a voxel; by default mode for segmentation, median for color, and mean for an image of a precomputed volume. Bool has the mode
-        alone.
+        Reduction of a window to a voxel; by default mode for segmentation, median for color, and
+        mean for an image of a precomputed volume. Bool has the mode alone.
     ignore_zero : bool
-        Ignore zeros in mode, mean and median: a voxel becomes zero only if its whole window is zero.
+        Ignore zeros in mode, mean and median: a voxel becomes zero only if its whole window is
+        zero.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if one of the mags exists. An interrupted job is continued. ``"resume"`` does nothing if the job has finished, ``"overwrite"`` replaces the
-        mags, and ``"restart"`` does so and starts over. A finished pyramid with the same settings is no error: the same call does nothing, so it can be
-        repeated after an interruption at any point.
+        Action if one of the mags exists. An interrupted job is continued. ``"resume"`` does nothing
+        if the job has finished, ``"overwrite"`` replaces the mags, and ``"restart"`` does so and
+        starts over. A finished pyramid with the same settings is no error: the same call does
+        nothing, so it can be repeated after an interruption at any point.
     update : bool or "content"
-        Rebuild, in place, only the files whose source files changed (by size and time) and files that changed themselves, in the mags that were built from
-        the finest mag. ``"content"`` ignores times: it computes all files again and replaces those that differ.
+        Rebuild, in place, only the files whose source files changed (by size and time) and files
+        that changed themselves, in the mags that were built from the finest mag. ``"content"``
+        ignores times: it computes all files again and replaces those that differ.
     bounding_box : BoundingBox, str or sequence, optional
-        Rebuild, in place, only the files that show this part of the layer: x, y, z, width, height, depth [voxels of mag 1].
+        Rebuild, in place, only the files that show this part of the layer: x, y, z, width, height,
+        depth [voxels of mag 1].
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     force_space : bool
         Start although the result very probably does not fit on the disk; refused by default.
     **options
-        Storage options of the new mags or scales, by default those of the finest. Raw WKW blocks become LZ4HC. Files are sized to fit the box of each mag, at
-        most as long as those of the finest mag, or 8 blocks if that has one file per block, as in annotations exported by WEBKNOSSOS.
+        Storage options of the new mags or scales, by default those of the finest. Raw WKW blocks
+        become LZ4HC. Files are sized to fit the box of each mag, at most as long as those of the
+        finest mag, or 8 blocks if that has one file per block, as in annotations exported by
+        WEBKNOSSOS.
         {options}
 
     Returns
@@ -117,7 +129,8 @@ def build_pyramid(
 
     Notes
     -----
-    NaN propagates in mean, median, min and max. The mode ignores NaN, unless the whole window is NaN. Half floats are computed as float32 and rounded once.
+    NaN propagates in mean, median, min and max. The mode ignores NaN, unless the whole window is
+    NaN. Half floats are computed as float32 and rounded once.
 
     Examples
     --------
@@ -136,9 +149,16 @@ def build_pyramid(
     if is_pyramid_planned(os.fspath(url)):
         return Report((), 0, 0.0)
     arguments = {
-        "finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "align_with": align_with, "method": method, "ignore_zero": ignore_zero,
-        "allow_external": allow_external, **options,
-    }  # fmt: skip
+        "finest": finest,
+        "mags": mags,
+        "coarsest": coarsest,
+        "sampling": sampling,
+        "align_with": align_with,
+        "method": method,
+        "ignore_zero": ignore_zero,
+        "allow_external": allow_external,
+        **options,
+    }
     if PRECOMPUTED.guess_can_open(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
     pyramid_options = _pyramid_options(url, arguments)
@@ -152,7 +172,9 @@ def build_pyramid(
         pyramids = [_with_warnings(lay_out_pyramid(url, name, pyramid_options, existing, num_sharing_workers())) for name in names]
         check_restartable(len(pyramids), overwrites=replaces(existing))
         with same_call():
-            if len(pyramids) > 1:  # a mag of the last layer that is in the way must raise before the first pyramid is built
+            if len(pyramids) > 1:
+                # a mag of the last layer that is in the way must raise before the first pyramid is
+                # built
                 join_interrupted_call([pyramid.staged for pyramid in pyramids])
                 for pyramid in pyramids:
                     pyramid.accepting_finished().staged.check_free()
@@ -224,10 +246,12 @@ def upsample(
     force_space: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Upsample a layer or an image of any format to finer mags: each voxel becomes a block of equal voxels.
+    """Upsample a layer or an image of any format to finer mags: each voxel becomes a block of equal
+    voxels.
 
-    Tasks run on threads, or on the active dask Client, with the same result. Complete mags are published, then the JSON lists them. The same call resumes an
-    interrupted one and keeps its finished work.
+    Tasks run on threads, or on the active dask Client, with the same result. Complete mags are
+    published, then the JSON lists them. The same call resumes an interrupted one and keeps its
+    finished work.
 
     Parameters
     ----------
@@ -238,24 +262,29 @@ def upsample(
     source : Mag, str, int or sequence of 3 int, optional
         The coarse mag to start from; by default the finest mag that was written.
     finest : Mag, str, int or sequence of 3 int, optional
-        The finest mag to build, 1 by default. The mags of WEBKNOSSOS's ladder (or of other layers) between it and the source are built too. A mag that has
-        data is kept, unless this function built it from the source and ``existing`` is not ``"error"``.
+        The finest mag to build, 1 by default. The mags of WEBKNOSSOS's ladder (or of other layers)
+        between it and the source are built too. A mag that has data is kept, unless this function
+        built it from the source and ``existing`` is not ``"error"``.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
-        The mags to build instead of that ladder. Each is built from the source directly, by any factor per axis.
+        The mags to build instead of that ladder. Each is built from the source directly, by any
+        factor per axis.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm], by default those of the image. Precomputed volumes and N5 groups count mags from their finest
-        level: a smaller voxel size adds levels in front of it, mag 1 among them, and the mags of the existing levels become coarser. In other formats it must
-        be that of the image.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], by default those of the image.
+        Precomputed volumes and N5 groups count mags from their finest level: a smaller voxel size
+        adds levels in front of it, mag 1 among them, and the mags of the existing levels become
+        coarser. In other formats it must be that of the image.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if one of the mags exists. An interrupted job is continued. ``"resume"`` does nothing if the job has finished, ``"overwrite"``
-        replaces the mags, and ``"restart"`` does so and starts over.
+        Action if one of the mags exists. An interrupted job is continued. ``"resume"`` does nothing
+        if the job has finished, ``"overwrite"`` replaces the mags, and ``"restart"`` does so and
+        starts over.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     force_space : bool
         Start although the result very probably does not fit on the disk; refused by default.
     **options
-        Storage options of the new mags, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box of each mag, at most 32
-        blocks long, or 8 if the source has one file per block.
+        Storage options of the new mags, by default those of the source. Raw blocks become LZ4HC.
+        Files are sized to fit the box of each mag, at most 32 blocks long, or 8 if the source has
+        one file per block.
         {options}
 
     Returns
@@ -277,12 +306,14 @@ def upsample(
     FormatError
         A source file is broken.
     ValueError
-        An option is invalid, a mag is not finer than the source, or ``voxel_size`` is not that of the image divided by powers of two.
+        An option is invalid, a mag is not finer than the source, or ``voxel_size`` is not that of
+        the image divided by powers of two.
 
     Notes
     -----
-    Voxel (x, y, z) of a new mag is voxel (x // fx, y // fy, z // fz) of the source, counted from the dataset's origin. The box of a new mag is the layer's box
-    in that mag; voxels of the source beyond it are dropped.
+    Voxel (x, y, z) of a new mag is voxel (x // fx, y // fy, z // fz) of the source, counted from
+    the dataset's origin. The box of a new mag is the layer's box in that mag; voxels of the source
+    beyond it are dropped.
 
     Examples
     --------

@@ -52,7 +52,8 @@ class _Coordinates:
     offset: Vec3
     """Absolute voxel of element 0 along x, y, z."""
     lengths_nm: Lengths | None
-    """Edge lengths of the voxels along x, y, z [nm], None if the length along an axis is unknown."""
+    """Edge lengths of the voxels along x, y, z [nm], None if the length along an axis is
+    unknown."""
     category: str | None
     """``"color"`` or ``"segmentation"``, None if unknown."""
 
@@ -101,21 +102,24 @@ def _content_of(array: Any, token: str | None) -> ArrayContent:
     if token is not None and not isinstance(token, str):
         raise TypeError(f"token must be a str, got {token!r}")
     in_memory = isinstance(array, np.ndarray)
-    fingerprint = "" if token is not None else _fingerprint(array)  # a token replaces the fingerprint
+    # a token replaces the fingerprint
+    fingerprint = "" if token is not None else _fingerprint(array)
     return ArrayContent(array.shape, array.dtype, fingerprint, token, in_memory)
 
 
 def _fingerprint(array: Any) -> str:
     """Hash a numpy array, shape (c, x, y, z), or return the name of a dask array's graph.
 
-    Cubes are hashed one after the other. The result does not depend on the memory order, and no copy of the whole array is needed.
+    Cubes are hashed one after the other. The result does not depend on the memory order, and no
+    copy of the whole array is needed.
     """
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         return str(dask.base.tokenize(array))
     digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
     # Hash bit patterns: 0.0 and -0.0 are different content, and so are two kinds of NaN.
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
-    # Each cube is copied to Fortran order (c fastest, then x), which makes the hash independent of the array's own memory order.
+    # Each cube is copied to Fortran order (c fastest, then x), which makes the hash independent of
+    # the array's own memory order.
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
     memory = np.empty(len(bits) * _CUBE**3, bits.dtype)
     for x, y, z in product(*starts):
@@ -127,7 +131,8 @@ def _fingerprint(array: Any) -> str:
 
 
 def _of_type(voxels: Any, dtype: np.dtype[Any]) -> Any:
-    """Return an array in the type of the level that gets it; raises BoundsError, for a dask array in its tasks, for a value that the type does not have."""
+    """Return an array in the type of the level that gets it; raises BoundsError, for a dask array
+    in its tasks, for a value that the type does not have."""
     if voxels.dtype.newbyteorder("=") == dtype:
         return voxels
     if isinstance(voxels, np.ndarray):
@@ -136,12 +141,24 @@ def _of_type(voxels: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def save_as(
-    its_format: ArrayFormat, array: Any, url: str | os.PathLike[str], *, offset: Sequence[int] | None = None,
-    region: BoundingBox | Sequence[Sequence[int]] | None = None, voxel_size: Sequence[float] | None = None, mag: MagLike | None = None,
-    category: str | None = None, existing: str = "error", token: str | None = None, allow_external: bool = False,
-    force_space: bool = False, compute: bool = True, **storage: Any,
-) -> Report | Delayed:  # fmt: skip
-    """Write an array as one level of an image of a format, or into a region of an existing level. Return a Report, or a Delayed of one."""
+    its_format: ArrayFormat,
+    array: Any,
+    url: str | os.PathLike[str],
+    *,
+    offset: Sequence[int] | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None,
+    voxel_size: Sequence[float] | None = None,
+    mag: MagLike | None = None,
+    category: str | None = None,
+    existing: str = "error",
+    token: str | None = None,
+    allow_external: bool = False,
+    force_space: bool = False,
+    compute: bool = True,
+    **storage: Any,
+) -> Report | Delayed:
+    """Write an array as one level of an image of a format, or into a region of an existing level.
+    Return a Report, or a Delayed of one."""
     options: Any = make_options(its_format.options, **storage)
     destination = level_destination(its_format, url, mag, category, allow_external=allow_external)
     if region is not None:
@@ -162,7 +179,8 @@ def save_as(
 
         try:
             staged = lay_out()
-        except ReplacedError:  # the first attempt completed an interrupted job, which replaced the mag
+        except ReplacedError:
+            # the first attempt completed an interrupted job, which replaced the mag
             staged = lay_out()
         voxels = _of_type(voxels, staged.targets[0].dtype)
     else:

@@ -53,31 +53,37 @@ def merge(
 ) -> Report:
     """Merge volume annotations, as WEBKNOSSOS exports them, into a segmentation.
 
-    A block that an annotation stores replaces the block of the base, including its zeros. If several annotations store a block, the last one wins. Encoded
-    blocks of the base that no annotation touches are copied without decoding.
+    A block that an annotation stores replaces the block of the base, including its zeros. If
+    several annotations store a block, the last one wins. Encoded blocks of the base that no
+    annotation touches are copied without decoding.
 
     Parameters
     ----------
     base : str or path
         A dataset, a layer or a mag; it is not changed.
     annotations : str, path or sequence of them
-        Zips as exported by WEBKNOSSOS, the ``data_Volume.zip`` inside them, or folders with either unpacked. Mags with only a header are skipped.
+        Zips as exported by WEBKNOSSOS, the ``data_Volume.zip`` inside them, or folders with either
+        unpacked. Mags with only a header are skipped.
     target : str or path
-        Location of the result, of the same kind as the base: a dataset, a layer or a mag. One mag is written.
+        Location of the result, of the same kind as the base: a dataset, a layer or a mag. One mag
+        is written.
     layer : str, optional
         The layer of the base; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default the mag of the path, else the finest mag for which an annotation stores blocks.
+        The mag; by default the mag of the path, else the finest mag for which an annotation stores
+        blocks.
     volume_layer : str, optional
-        The volume layer of annotations with several, by its name or the name of its ``data*.zip``; by default the one that was created on the layer. The
-        report lists the others.
+        The volume layer of annotations with several, by its name or the name of its ``data*.zip``;
+        by default the one that was created on the layer. The report lists the others.
     relabel : bool or int
-        Make the new segments of each annotation unique. An id is new if it is larger than the largest id of the base, which is this number or, for True, the
-        one in the JSON; pass a number if the JSON states one that is too small. New ids of the first annotation stay. Those of each further annotation are
-        raised by the sum, over the annotations before it, of their largest new id minus the largest id of the base. Other ids and zero stay.
+        Make the new segments of each annotation unique. An id is new if it is larger than the
+        largest id of the base, which is this number or, for True, the one in the JSON; pass a
+        number if the JSON states one that is too small. New ids of the first annotation stay. Those
+        of each further annotation are raised by the sum, over the annotations before it, of their
+        largest new id minus the largest id of the base. Other ids and zero stay.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the mag exists. An interrupted merge is resumed, except with ``"restart"``, which starts over and replaces like
-        ``"overwrite"``.
+        Action if the mag exists. An interrupted merge is resumed, except with ``"restart"``, which
+        starts over and replaces like ``"overwrite"``.
     verify : bool
         Read all voxels back and compare them before the mag is published.
     allow_external : bool
@@ -153,9 +159,11 @@ def connected_components(
 ) -> Report:
     """Label the connected components of a layer as a new segmentation.
 
-    Each component gets one id across all files. Ids are 1 to the number of components, the same for any number of workers. Memory holds one brick per worker,
-    and about 30 bytes for each component that extends beyond a brick. The mag is published when it is complete, with its ``largestSegmentId`` in the JSON.
-    The same call resumes an interrupted one and keeps its finished work.
+    Each component gets one id across all files. Ids are 1 to the number of components, the same for
+    any number of workers. Memory holds one brick per worker, and about 30 bytes for each component
+    that extends beyond a brick. The mag is published when it is complete, with its
+    ``largestSegmentId`` in the JSON. The same call resumes an interrupted one and keeps its
+    finished work.
 
     Parameters
     ----------
@@ -164,10 +172,12 @@ def connected_components(
     target : str or path
         The mag to write, such as ``dataset/components/1``; the same mag as the source.
     threshold : number or tuple of 2 numbers, optional
-        Minimum of the voxels to label, or their minimum and maximum (both inclusive). If 0 lies in this range, voxels that are not stored are labeled too.
-        Without a threshold, the source holds labels: neighbors with the same label are joined, and 0 is background.
+        Minimum of the voxels to label, or their minimum and maximum (both inclusive). If 0 lies in
+        this range, voxels that are not stored are labeled too. Without a threshold, the source
+        holds labels: neighbors with the same label are joined, and 0 is background.
     connectivity : {6, 18, 26}
-        Neighbors of a voxel: those that share a face (6), also an edge (18), also a corner (26, the default of cc3d).
+        Neighbors of a voxel: those that share a face (6), also an edge (18), also a corner (26, the
+        default of cc3d).
     min_voxels : int
         Components with fewer voxels become 0 and get no id.
     layer : str, optional
@@ -175,20 +185,21 @@ def connected_components(
     mag : Mag, int or str, optional
         The mag, by default the finest.
     where : BoundingBox or pair of corners, optional
-        Box to label: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag along x, y, z. Everything else becomes zero and
-        joins no components.
+        Box to label: its lowest corner and the corner beyond its highest voxel, as absolute voxels
+        of the mag along x, y, z. Everything else becomes zero and joins no components.
     dtype : dtype_like, optional
         Type of the ids; by default uint32, or uint64 for more than 2^32 - 1 components.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the mag exists. An interrupted job is resumed, except with ``"restart"``, which starts over and replaces like
-        ``"overwrite"``.
+        Action if the mag exists. An interrupted job is resumed, except with ``"restart"``, which
+        starts over and replaces like ``"overwrite"``.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
     force_space : bool
         Start although the result very probably does not fit on the disk; refused by default.
     **options
-        Storage options of the mag, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of the
-        source, or 32 blocks if that is not WKW.
+        Storage options of the mag, by default those of the source. Raw blocks become LZ4HC. Files
+        are sized to fit the box, at most as long as those of the source, or 32 blocks if that is
+        not WKW.
         {options}
 
     Returns
@@ -265,45 +276,52 @@ def remap(
 ) -> Report:
     """Map the ids of a segmentation to other ids, to merge, rename or remove segments.
 
-    The mapping becomes a table on disk that each process maps into memory; it may have up to a billion (10^9) entries. The mag is published when it is
-    complete, with its ``largestSegmentId`` in the JSON. The same call with the same mapping resumes an interrupted one and keeps its finished work.
+    The mapping becomes a table on disk that each process maps into memory; it may have up to a
+    billion (10^9) entries. The mag is published when it is complete, with its ``largestSegmentId``
+    in the JSON. The same call with the same mapping resumes an interrupted one and keeps its
+    finished work.
 
     Parameters
     ----------
     source : str or path
         A mag, a layer (its finest mag), or a source of :func:`convert`; integers, one channel.
     target : str or path
-        The mag to write, such as ``dataset/merged/1``; the same mag as the source, in another folder.
+        The mag to write, such as ``dataset/merged/1``; the same mag as the source, in another
+        folder.
     mapping : dict, ndarray, tuple, Series, DataFrame, str or path
-        In memory: ``{old: new}``, an array of shape (n, 2), a tuple of old and new ids, a Series indexed by old ids, a DataFrame of two columns, or an array
-        of shape (n,) with the new ids of 0, 1, 2... Or a file:
+        In memory: ``{old: new}``, an array of shape (n, 2), a tuple of old and new ids, a Series
+        indexed by old ids, a DataFrame of two columns, or an array of shape (n,) with the new ids
+        of 0, 1, 2... Or a file:
 
-        - ``.csv`` or ``.parquet`` with two columns, old and new ids; a CSV may have a header, which must not begin with a number;
+        - ``.csv`` or ``.parquet`` with two columns, old and new ids; a CSV may have a header, which
+          must not begin with a number;
         - ``.npy`` of shape (n, 2), or (n,) with the new ids of 0, 1, 2..., which is not copied;
         - ``.hdf5`` or ``.h5``: an agglomerate file of WEBKNOSSOS (its ``segment_to_agglomerate``);
-        - ``.nml``: a merger-mode annotation. The segments of the source under the nodes of a tree all get the smallest of their ids; trees that share a
-          segment count as one.
+        - ``.nml``: a merger-mode annotation. The segments of the source under the nodes of a tree
+          all get the smallest of their ids; trees that share a segment count as one.
     default : {"keep", "zero"}
-        New value of ids that are not in the mapping: unchanged, or 0. An array of shape (n,) contains all ids below n. 0 stays 0 unless the mapping
-        contains it.
+        New value of ids that are not in the mapping: unchanged, or 0. An array of shape (n,)
+        contains all ids below n. 0 stays 0 unless the mapping contains it.
     layer : str, optional
         The layer, if the source is a dataset.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag, by default the finest.
     where : BoundingBox or pair of corners, optional
-        Box to map: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag along x, y, z. Everything else becomes zero.
+        Box to map: its lowest corner and the corner beyond its highest voxel, as absolute voxels of
+        the mag along x, y, z. Everything else becomes zero.
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the mag exists. An interrupted job is resumed, except with ``"restart"``, which starts over and replaces like
-        ``"overwrite"``.
+        Action if the mag exists. An interrupted job is resumed, except with ``"restart"``, which
+        starts over and replaces like ``"overwrite"``.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
     force_space : bool
         Start although the result very probably does not fit on the disk; refused by default.
     **options
-        Storage options of the mag, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of the
-        source, or 32 blocks if that is not WKW.
+        Storage options of the mag, by default those of the source. Raw blocks become LZ4HC. Files
+        are sized to fit the box, at most as long as those of the source, or 32 blocks if that is
+        not WKW.
         {options}
 
     Returns
@@ -382,8 +400,8 @@ def remove_dust(
 ) -> Report:
     """Remove small segments: set them to 0 in a new layer. All others keep their ids.
 
-    The size of a segment is the number of its voxels in the whole layer, connected or not. :func:`connected_components` with ``min_voxels=`` removes small
-    components.
+    The size of a segment is the number of its voxels in the whole layer, connected or not.
+    :func:`connected_components` with ``min_voxels=`` removes small components.
 
     Parameters
     ----------
@@ -453,7 +471,8 @@ def renumber(
     source, target : str or path
         As for :func:`remap`.
     mapping : str or path, optional
-        File for the old and new ids, in a format that :func:`remap` reads: ``.csv``, ``.parquet``, or ``.npy`` of shape (n, 2).
+        File for the old and new ids, in a format that :func:`remap` reads: ``.csv``, ``.parquet``,
+        or ``.npy`` of shape (n, 2).
     layer, mag
         As for :func:`remap`.
     dtype : dtype_like, optional

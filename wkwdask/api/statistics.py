@@ -39,26 +39,29 @@ def label_statistics(
     ignore_zero: bool = True,
     output: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
-    """Tabulate the labels of a segmentation: size, bounding box, centroid, and statistics of another layer inside each label.
+    """Tabulate the labels of a segmentation: size, bounding box, centroid, and statistics of
+    another layer inside each label.
 
-    Voxels are streamed brick by brick, on threads or on the active dask Client: memory grows with the number of labels, not with the volume. The result is
-    the same for any number of workers.
+    Voxels are streamed brick by brick, on threads or on the active dask Client: memory grows with
+    the number of labels, not with the volume. The result is the same for any number of workers.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag.
     color : str or path, optional
-        Another layer of any voxel type: the name of a layer in the same dataset, or a path. A voxel of a coarser mag counts for all labels in it. Values are 0
-        outside the layer.
+        Another layer of any voxel type: the name of a layer in the same dataset, or a path. A voxel
+        of a coarser mag counts for all labels in it. Values are 0 outside the layer.
     layer : str, optional
         The layer with the labels; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag of the labels; by default the mag of the path, else the finest mag that was written.
     color_mag : Mag, str, int or sequence of 3 int, optional
-        The mag of the other layer; by default its finest mag that is not finer than that of the labels.
+        The mag of the other layer; by default its finest mag that is not finer than that of the
+        labels.
     bounding_box : BoundingBox, str or sequence, optional
-        Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of the mag.
+        Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of
+        the mag.
     ignore_zero : bool
         Omit the label 0, usually the background.
     output : str or path, optional
@@ -67,13 +70,17 @@ def label_statistics(
     Returns
     -------
     pandas.DataFrame
-        One row per label, sorted; the index is ``label`` (uint64, or int64 for signed labels). Columns:
+        One row per label, sorted; the index is ``label`` (uint64, or int64 for signed labels).
+        Columns:
 
-        - ``voxels``: number of voxels of the mag; ``volume_um3`` [cubic micrometers] if the dataset has a voxel size.
+        - ``voxels``: number of voxels of the mag; ``volume_um3`` [cubic micrometers] if the dataset
+          has a voxel size.
         - ``min_x`` ... ``max_z``: smallest box around the label, half-open [voxels of mag 1].
-        - ``centroid_x`` ... ``centroid_z`` [voxels of mag 1] and ``centroid_x_nm`` ... [nm]: mean of the centers of its voxels. The center of voxel i is
-          ``(i + 0.5) * mag``, as in WEBKNOSSOS, so the centroid of a single voxel is the middle of its box.
-        - with ``color``: ``mean``, ``std`` (population standard deviation), ``min``, ``max``; ``mean_0``, ``mean_1`` ... for several channels.
+        - ``centroid_x`` ... ``centroid_z`` [voxels of mag 1] and ``centroid_x_nm`` ... [nm]: mean
+          of the centers of its voxels. The center of voxel i is ``(i + 0.5) * mag``, as in
+          WEBKNOSSOS, so the centroid of a single voxel is the middle of its box.
+        - with ``color``: ``mean``, ``std`` (population standard deviation), ``min``, ``max``;
+          ``mean_0``, ``mean_1`` ... for several channels.
 
         ``attrs`` names the layers, the mag, the bounding box and the voxel size.
 
@@ -96,8 +103,9 @@ def label_statistics(
 
     Notes
     -----
-    Counts, boxes and centroids, and mean and std of values of 8 and 16 bits, are computed from exact integer sums of any size. Other values are summed as
-    float64 in a fixed order; a label that contains NaN has NaN as mean, std, min and max.
+    Counts, boxes and centroids, and mean and std of values of 8 and 16 bits, are computed from
+    exact integer sums of any size. Other values are summed as float64 in a fixed order; a label
+    that contains NaN has NaN as mean, std, min and max.
 
     Examples
     --------
@@ -125,9 +133,12 @@ def label_statistics(
     index = pd.Index(rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label")
     frame = pd.DataFrame(label_columns(rows, box, labels.voxel_size_nm), index)
     frame.attrs = {
-        "labels": labels.volume.name, "color": None if values is None else values.volume.name, "mag": box.mag.name,
-        "bounding_box": [*box.topleft, *box.size], "voxel_size_nm": None if labels.voxel_size_nm is None else list(labels.voxel_size_nm),
-    }  # fmt: skip
+        "labels": labels.volume.name,
+        "color": None if values is None else values.volume.name,
+        "mag": box.mag.name,
+        "bounding_box": [*box.topleft, *box.size],
+        "voxel_size_nm": None if labels.voxel_size_nm is None else list(labels.voxel_size_nm),
+    }
     if path is not None:
         write_table(frame, path)
     return frame
@@ -163,8 +174,9 @@ class _LayerCounts(NamedTuple):
 
 def _count_values(
     opened: OpenedMag, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
-) -> _LayerCounts:  # fmt: skip
-    """Count the values of a layer. An unknown range of the bins takes a first pass over the voxels."""
+) -> _LayerCounts:
+    """Count the values of a layer. An unknown range of the bins takes a first pass over the
+    voxels."""
     from wkwdask.graphs.runners import run_work
 
     volume, box = opened.volume, parse_box_of(opened.volume, bounding_box)
@@ -177,7 +189,8 @@ def _count_values(
             limits = ranges.finished(run_work(SurveyWork(ranges, f"range of {volume.name}")))
         low, high = limits
         binning = bins_between(_BINS, low, high, volume.dtype) if is_default else Bins(_BINS if bins is None else bins, low, high)
-        binning.edges(volume.dtype)  # raises for an invalid range or number of bins before the voxels are read
+        # raises for an invalid range or number of bins before the voxels are read
+        binning.edges(volume.dtype)
     survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, binning)
     slices = list(survey.finished(run_work(SurveyWork(survey, f"histogram of {volume.name}"))))
     values = counted_values(volume.dtype) if binning is None else binning.edges(volume.dtype)
@@ -195,7 +208,8 @@ def histogram(
     per_slice: bool = False,
     ignore_zero: bool = False,
 ) -> DataArray:
-    """Count the voxel values of a layer. Voxels are streamed brick by brick, on threads or on the active dask Client.
+    """Count the voxel values of a layer. Voxels are streamed brick by brick, on threads or on the
+    active dask Client.
 
     Parameters
     ----------
@@ -204,15 +218,17 @@ def histogram(
     layer : str, optional
         The layer; may be omitted if there is only one, or only one color layer.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default the mag of the path, else the finest mag that was written. A coarser mag is faster, but its values are averages.
+        The mag; by default the mag of the path, else the finest mag that was written. A coarser mag
+        is faster, but its values are averages.
     bins : int, optional
-        Number of bins. By default, each value of integer types of 8 and 16 bits is counted. Other types have 4096 bins, or fewer if float values lie too
-        close together.
+        Number of bins. By default, each value of integer types of 8 and 16 bits is counted. Other
+        types have 4096 bins, or fewer if float values lie too close together.
     range : pair of float, optional
-        Lower edge of the first bin and upper edge of the last; by default the minimum and maximum of the finite values, which needs an additional pass over
-        the voxels.
+        Lower edge of the first bin and upper edge of the last; by default the minimum and maximum
+        of the finite values, which needs an additional pass over the voxels.
     bounding_box : BoundingBox, str or sequence, optional
-        Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of the mag.
+        Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of
+        the mag.
     per_slice : bool
         Count each slice along z separately. Values of 16 bits take half a megabyte per slice.
     ignore_zero : bool
@@ -221,9 +237,10 @@ def histogram(
     Returns
     -------
     xarray.DataArray of int64, dimensions (c, value) or (c, z, value)
-        Exact counts; with bins, those of ``numpy.histogram`` for the whole layer. ``value`` is a value, or the middle of a bin whose edges are the
-        coordinates ``left`` and ``right``; ``z`` is the slice [voxels of the mag]. The coordinates ``nan``, ``below`` and ``above`` count the values outside
-        all bins; -inf counts as below, inf as above.
+        Exact counts; with bins, those of ``numpy.histogram`` for the whole layer. ``value`` is a
+        value, or the middle of a bin whose edges are the coordinates ``left`` and ``right``; ``z``
+        is the slice [voxels of the mag]. The coordinates ``nan``, ``below`` and ``above`` count the
+        values outside all bins; -inf counts as below, inf as above.
 
     Raises
     ------
@@ -262,7 +279,8 @@ def histogram(
     if per_slice:
         coords["z"] = np.arange(counted.box.topleft[2], counted.box.bottomright[2])
     if not counted.is_binned:
-        coords["value"] = np.asarray(counted.values, np.int64)  # sums over values of 8 bits would overflow
+        # sums over values of 8 bits would overflow
+        coords["value"] = np.asarray(counted.values, np.int64)
     else:
         left, right = counted.values[:-1], counted.values[1:]
         coords |= {"value": left + (right - left) / 2, "left": ("value", left), "right": ("value", right)}
@@ -296,14 +314,15 @@ def contrast(
     ignore_zero : bool
         Ignore zeros, which are usually the empty margin.
     write : bool
-        Store the range for WEBKNOSSOS as ``intensityRange`` in ``datasource-properties.json``, and ``min`` and ``max`` as the limits of its slider. Nothing
-        else in the file changes.
+        Store the range for WEBKNOSSOS as ``intensityRange`` in ``datasource-properties.json``, and
+        ``min`` and ``max`` as the limits of its slider. Nothing else in the file changes.
 
     Returns
     -------
     pandas.DataFrame
-        One row per channel, or per slice and channel, with the columns ``low``, ``high``, ``min``, ``max`` and ``voxels``; NaN if no voxel is counted.
-        ``attrs["intensityRange"]`` is the range of all channels and slices together.
+        One row per channel, or per slice and channel, with the columns ``low``, ``high``, ``min``,
+        ``max`` and ``voxels``; NaN if no voxel is counted. ``attrs["intensityRange"]`` is the range
+        of all channels and slices together.
 
     Raises
     ------
@@ -316,8 +335,10 @@ def contrast(
 
     Notes
     -----
-    For integers of 8 and 16 bits, percentiles are those of ``numpy.percentile`` with linear interpolation. Other types are counted in 4096 bins over their
-    finite values, and values are assumed to be uniform in a bin: the error of a percentile is at most the width of a bin, and ``min`` and ``max`` are edges.
+    For integers of 8 and 16 bits, percentiles are those of ``numpy.percentile`` with linear
+    interpolation. Other types are counted in 4096 bins over their finite values, and values are
+    assumed to be uniform in a bin: the error of a percentile is at most the width of a bin, and
+    ``min`` and ``max`` are edges.
 
     Examples
     --------
@@ -351,7 +372,8 @@ def contrast(
     index = pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
     frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype({"voxels": np.int64})
     limits = [_as_number(value) for value in whole]
-    if limits[0] == limits[1]:  # an empty range would show a uniform image: widen it to the extremes, or by 1
+    if limits[0] == limits[1]:
+        # an empty range would show a uniform image: widen it to the extremes, or by 1
         limits[:2] = limits[2:] if limits[2] < limits[3] else [limits[0], limits[0] + 1]
     values = {"intensityRange": limits[:2], "min": limits[2], "max": limits[3]}
     frame.attrs = {"source": counted.opened.volume.name, "mag": counted.box.mag.name, **values}

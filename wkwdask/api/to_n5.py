@@ -59,30 +59,35 @@ def to_n5(
 ) -> Report | Delayed:
     """Write an array as one N5 dataset, in parallel.
 
-    The dataset is published atomically once it is complete; then the attributes of its group are created or updated. Blocks at the upper border are
-    truncated, as the N5 specification requires. Blocks that are all zero are not stored: readers see zeros there.
+    The dataset is published atomically once it is complete; then the attributes of its group are
+    created or updated. Blocks at the upper border are truncated, as the N5 specification requires.
+    Blocks that are all zero are not stored: readers see zeros there.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
         The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        Folder of the dataset, such as ``volume.n5/raw`` or ``volume.n5/raw/s0``, with or without the prefix ``n5://``. A name like ``s0`` makes it a level
-        of the group above. Remote containers cannot be written.
+        Folder of the dataset, such as ``volume.n5/raw`` or ``volume.n5/raw/s0``, with or without
+        the prefix ``n5://``. A name like ``s0`` makes it a level of the group above. Remote
+        containers cannot be written.
     {options}
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm]; by default those of a DataArray or of the group.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm]; by default those of a DataArray or of
+        the group.
     offset : sequence of 3 int, optional
-        Position of element 0 [absolute voxels of the mag]; may be negative. By default 0, or the position given by the coordinates of a DataArray. N5 arrays
-        begin at 0; the position is stored as ``transform``.
+        Position of element 0 [absolute voxels of the mag]; may be negative. By default 0, or the
+        position given by the coordinates of a DataArray. N5 arrays begin at 0; the position is
+        stored as ``transform``.
     region : BoundingBox or pair of corners, optional
         Box of an existing dataset to overwrite, as for :func:`to_wkw` [absolute voxels of the mag].
     mag : Mag, str or int, optional
-        Voxel size of the dataset as a multiple of that of ``s0``, such as ``"2-2-1"`` for ``s1``; 1 by default.
+        Voxel size of the dataset as a multiple of that of ``s0``, such as ``"2-2-1"`` for ``s1``; 1
+        by default.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the dataset exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``;
-        ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings, as for
-        :func:`to_wkw`.
+        Action if the dataset exists; ``"overwrite"`` replaces it, and continues an interrupted call
+        only with the same ``token``; ``"restart"`` replaces it and starts over. ``"resume"``
+        continues an interrupted call with the same settings, as for :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     force_space : bool
@@ -120,6 +125,18 @@ def to_n5(
     from wkwdask.api.saving import save_as
 
     return save_as(
-        FORMAT, array, url, chunk_shape=chunk_shape, compression=compression, level=level, voxel_size=voxel_size, offset=offset, region=region, mag=mag,
-        existing=existing, token=token, force_space=force_space, compute=compute,
-    )  # fmt: skip
+        FORMAT,
+        array,
+        url,
+        chunk_shape=chunk_shape,
+        compression=compression,
+        level=level,
+        voxel_size=voxel_size,
+        offset=offset,
+        region=region,
+        mag=mag,
+        existing=existing,
+        token=token,
+        force_space=force_space,
+        compute=compute,
+    )

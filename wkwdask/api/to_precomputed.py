@@ -1,4 +1,5 @@
-"""Write an array as a scale of a Neuroglancer precomputed volume: :func:`wkwdask.save` with the options of that format."""
+"""Write an array as a scale of a Neuroglancer precomputed volume: :func:`wkwdask.save` with the
+options of that format."""
 
 from __future__ import annotations
 
@@ -68,29 +69,37 @@ def to_precomputed(
 ) -> Report | Delayed:
     """Write an array as one scale of a Neuroglancer precomputed volume, in parallel.
 
-    The scale is published atomically once it is complete; then ``info`` is created or updated. Chunks that are all zero are not stored: readers see zeros
-    there. ``shard_shape`` also accepts a :class:`Sharding`, as returned by :func:`choose_sharding`.
+    The scale is published atomically once it is complete; then ``info`` is created or updated.
+    Chunks that are all zero are not stored: readers see zeros there. ``shard_shape`` also accepts a
+    :class:`Sharding`, as returned by :func:`choose_sharding`.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
-        The voxels, in any chunks, of a type that the format supports. A DataArray has the dimensions x, y, z (and c) in any order.
+        The voxels, in any chunks, of a type that the format supports. A DataArray has the
+        dimensions x, y, z (and c) in any order.
     url : str or path
-        Folder of the volume, with or without the prefix ``precomputed://``. Remote volumes cannot be written.
+        Folder of the volume, with or without the prefix ``precomputed://``. Remote volumes cannot
+        be written.
     {options}
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of the finest scale along x, y, z [nm]; required for a new volume, unless a DataArray states them.
+        Edge lengths of a voxel of the finest scale along x, y, z [nm]; required for a new volume,
+        unless a DataArray states them.
     offset : sequence of 3 int, optional
-        Position of element 0 [absolute voxels of the scale]; may be negative. By default 0, or the position given by the coordinates of a DataArray.
+        Position of element 0 [absolute voxels of the scale]; may be negative. By default 0, or the
+        position given by the coordinates of a DataArray.
     region : BoundingBox or pair of corners, optional
         Box of an existing scale to overwrite, as for :func:`to_wkw` [absolute voxels of the scale].
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the scale exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``;
-        ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
+        Action if the scale exists; ``"overwrite"`` replaces it, and continues an interrupted call
+        only with the same ``token``; ``"restart"`` replaces it and starts over. ``"resume"``
+        continues an interrupted call with the same settings, as for :func:`to_wkw`.
     type : {"image", "segmentation"}, optional
-        Type of a new volume; by default integers of 32 bits and more in one channel are a segmentation.
+        Type of a new volume; by default integers of 32 bits and more in one channel are a
+        segmentation.
     mag : Mag, str or int, optional
-        Voxel size of the scale as a multiple of the finest scale's: ``"2-2-1"`` adds a scale to an existing volume; by default the finest scale.
+        Voxel size of the scale as a multiple of the finest scale's: ``"2-2-1"`` adds a scale to an
+        existing volume; by default the finest scale.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     force_space : bool
@@ -113,7 +122,8 @@ def to_precomputed(
     UnsupportedError
         The URL is remote.
     ValueError
-        The encoding, type, shape or an option is invalid, or the existing volume has another type or voxel size.
+        The encoding, type, shape or an option is invalid, or the existing volume has another type
+        or voxel size.
 
     Examples
     --------
@@ -126,6 +136,22 @@ def to_precomputed(
     from wkwdask.api.saving import save_as
 
     return save_as(
-        FORMAT, array, url, chunk_shape=chunk_shape, shard_shape=shard_shape, encoding=encoding, quality=quality, compression=compression, force=force,
-        voxel_size=voxel_size, offset=offset, region=region, existing=existing, category=type, mag=mag, token=token, force_space=force_space, compute=compute,
-    )  # fmt: skip
+        FORMAT,
+        array,
+        url,
+        chunk_shape=chunk_shape,
+        shard_shape=shard_shape,
+        encoding=encoding,
+        quality=quality,
+        compression=compression,
+        force=force,
+        voxel_size=voxel_size,
+        offset=offset,
+        region=region,
+        existing=existing,
+        category=type,
+        mag=mag,
+        token=token,
+        force_space=force_space,
+        compute=compute,
+    )

@@ -70,34 +70,43 @@ def to_wkw(
 ) -> Report | Delayed:
     """Write an array as one WKW mag, or into a region of an existing mag, in parallel.
 
-    A new mag is published atomically once it is complete. With ``region``, the files of the mag are replaced one by one, each atomically. Files that the
-    region covers in part keep their other voxels, and encoded blocks that it does not touch are copied without decoding.
+    A new mag is published atomically once it is complete. With ``region``, the files of the mag are
+    replaced one by one, each atomically. Files that the region covers in part keep their other
+    voxels, and encoded blocks that it does not touch are copied without decoding.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
-        The voxels, in any chunks, of a type that WKW supports. A DataArray has the dimensions x, y, z (and c) in any order.
+        The voxels, in any chunks, of a type that WKW supports. A DataArray has the dimensions x, y,
+        z (and c) in any order.
     url : str or path
-        Folder of the mag, such as ``dataset/layer/1``. The ``datasource-properties.json`` of the dataset is updated. If it does not exist, ``voxel_size``
-        creates it; without ``voxel_size``, a warning is issued and only the mag itself stores its box.
+        Folder of the mag, such as ``dataset/layer/1``. The ``datasource-properties.json`` of the
+        dataset is updated. If it does not exist, ``voxel_size`` creates it; without ``voxel_size``,
+        a warning is issued and only the mag itself stores its box.
     offset : sequence of 3 int, optional
-        Position of element 0 [absolute voxels of the mag]; by default 0, or the position given by the coordinates x, y, z of a DataArray. Coordinates are
-        voxel indices, or with ``units`` lengths of the corners or centers of voxels.
+        Position of element 0 [absolute voxels of the mag]; by default 0, or the position given by
+        the coordinates x, y, z of a DataArray. Coordinates are voxel indices, or with ``units``
+        lengths of the corners or centers of voxels.
     region : BoundingBox or pair of corners, optional
-        Box of an existing mag to overwrite: its lowest corner and the corner beyond its highest voxel [absolute voxels of the mag], as for :func:`read`.
-        Other jobs can write other files of the mag at the same time; a job that needs the same files is refused.
+        Box of an existing mag to overwrite: its lowest corner and the corner beyond its highest
+        voxel [absolute voxels of the mag], as for :func:`read`. Other jobs can write other files of
+        the mag at the same time; a job that needs the same files is refused.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new ``datasource-properties.json``; an existing one must state the same.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new
+        ``datasource-properties.json``; an existing one must state the same.
     {options}
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the mag exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``; ``"restart"`` replaces it and
-        starts over. The same call resumes an interrupted one: its finished files are kept after a check of their
-        size, header and jump table. The same call means the same settings and the same array: equal voxels in memory, a dask graph of the same name, or the
-        same ``token``. With ``"resume"``, a dask array is compared by position, shape and type only; its content must be the same.
+        Action if the mag exists; ``"overwrite"`` replaces it, and continues an interrupted call
+        only with the same ``token``; ``"restart"`` replaces it and starts over. The same call
+        resumes an interrupted one: its finished files are kept after a check of their size, header
+        and jump table. The same call means the same settings and the same array: equal voxels in
+        memory, a dask graph of the same name, or the same ``token``. With ``"resume"``, a dask
+        array is compared by position, shape and type only; its content must be the same.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     category : {"color", "segmentation"}, optional
-        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
+        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more
+        are a segmentation.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     force_space : bool
@@ -128,8 +137,9 @@ def to_wkw(
 
     Notes
     -----
-    Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. If a part of a file touches more chunks than fit into memory, such as
-    wide sections, chunks are first split into scratch files beside the target; the report mentions it.
+    Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. If a part
+    of a file touches more chunks than fit into memory, such as wide sections, chunks are first
+    split into scratch files beside the target; the report mentions it.
 
     Examples
     --------
@@ -147,7 +157,23 @@ def to_wkw(
     if its_format is not default_format():
         raise ValueError(f"{os.fspath(url)}: named as {its_format.options.title}, but to_wkw() writes WKW; use save() for other formats")
     return save_as(
-        its_format, array, url, offset=offset, region=region, voxel_size=voxel_size, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression,
-        level=level, block_len=block_len, file_len=file_len, any_length=any_length, existing=existing, token=token, category=category,
-        allow_external=allow_external, force_space=force_space, compute=compute,
-    )  # fmt: skip
+        its_format,
+        array,
+        url,
+        offset=offset,
+        region=region,
+        voxel_size=voxel_size,
+        chunk_shape=chunk_shape,
+        shard_shape=shard_shape,
+        compression=compression,
+        level=level,
+        block_len=block_len,
+        file_len=file_len,
+        any_length=any_length,
+        existing=existing,
+        token=token,
+        category=category,
+        allow_external=allow_external,
+        force_space=force_space,
+        compute=compute,
+    )

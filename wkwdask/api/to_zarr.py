@@ -67,30 +67,35 @@ def to_zarr(
 ) -> Report | Delayed:
     """Write an array as one mag of an OME-NGFF image ("OME-Zarr"), in parallel.
 
-    The Zarr array is published atomically once it is complete; then ``multiscales`` is created or updated. Each shard is written once, by one task,
-    independent of the chunks of the input. Chunks that are all zero are not stored: readers see zeros there.
+    The Zarr array is published atomically once it is complete; then ``multiscales`` is created or
+    updated. Each shard is written once, by one task, independent of the chunks of the input. Chunks
+    that are all zero are not stored: readers see zeros there.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
         The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        Folder of the image, such as ``"em.ome.zarr"``, with or without the prefix ``zarr://``; ``"em.ome.zarr/labels/NAME"`` is one of its labels. Remote
-        images cannot be written.
+        Folder of the image, such as ``"em.ome.zarr"``, with or without the prefix ``zarr://``;
+        ``"em.ome.zarr/labels/NAME"`` is one of its labels. Remote images cannot be written.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm]; required for a new image, unless a DataArray states them.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm]; required for a new image, unless a
+        DataArray states them.
     offset : sequence of 3 int, optional
-        Position of element 0 [absolute voxels of the mag]; may be negative. By default 0, or the position given by the coordinates of a DataArray.
+        Position of element 0 [absolute voxels of the mag]; may be negative. By default 0, or the
+        position given by the coordinates of a DataArray.
     region : BoundingBox or pair of corners, optional
         Box of an existing mag to overwrite, as for :func:`to_wkw` [absolute voxels of the mag].
     mag : Mag, str or int, optional
         The mag: ``"2-2-1"`` adds an array to an existing image; by default 1.
     {options}
     category : {"color", "segmentation"}, optional
-        Category of a new image; by default integers of 32 bits and more in one channel are a segmentation.
+        Category of a new image; by default integers of 32 bits and more in one channel are a
+        segmentation.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the mag exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``;
-        ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
+        Action if the mag exists; ``"overwrite"`` replaces it, and continues an interrupted call
+        only with the same ``token``; ``"restart"`` replaces it and starts over. ``"resume"``
+        continues an interrupted call with the same settings, as for :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     force_space : bool
@@ -128,6 +133,21 @@ def to_zarr(
 
     import_extra("zarr", "to_zarr", "zarr")
     return save_as(
-        FORMAT, array, url, voxel_size=voxel_size, offset=offset, region=region, mag=mag, chunk_shape=chunk_shape, shard_shape=shard_shape,
-        compression=compression, level=level, ngff=ngff, category=category, existing=existing, token=token, force_space=force_space, compute=compute,
-    )  # fmt: skip
+        FORMAT,
+        array,
+        url,
+        voxel_size=voxel_size,
+        offset=offset,
+        region=region,
+        mag=mag,
+        chunk_shape=chunk_shape,
+        shard_shape=shard_shape,
+        compression=compression,
+        level=level,
+        ngff=ngff,
+        category=category,
+        existing=existing,
+        token=token,
+        force_space=force_space,
+        compute=compute,
+    )

@@ -61,32 +61,40 @@ def save(
     compute: bool = True,
     **options: Unpack[StorageKeywords],
 ) -> Report | Delayed:
-    """Write an array as one level of an image in any format, or into a region of an existing level, in parallel.
+    """Write an array as one level of an image in any format, or into a region of an existing level,
+    in parallel.
 
-    The URL chooses the format: by its prefix (``precomputed://``, ``n5://``, ``zarr://``, or that of another format), by the suffix of a folder (``.ome.zarr``,
-    ``.zarr``, ``.n5``), or by the image that exists there. All other paths are mags of WKW datasets. :func:`to_wkw`, :func:`to_precomputed`, :func:`to_n5` and
-    :func:`to_zarr` are this function for one format, and describe its options.
+    The URL chooses the format: by its prefix (``precomputed://``, ``n5://``, ``zarr://``, or that
+    of another format), by the suffix of a folder (``.ome.zarr``, ``.zarr``, ``.n5``), or by the
+    image that exists there. All other paths are mags of WKW datasets. :func:`to_wkw`,
+    :func:`to_precomputed`, :func:`to_n5` and :func:`to_zarr` are this function for one format, and
+    describe its options.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
         The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        Image or level: ``"dataset/layer/1"``, ``"precomputed://PATH"``, ``"volume.n5/raw/s0"``, ``"em.ome.zarr"``.
+        Image or level: ``"dataset/layer/1"``, ``"precomputed://PATH"``, ``"volume.n5/raw/s0"``,
+        ``"em.ome.zarr"``.
     offset : sequence of 3 int, optional
-        Position of element 0 [absolute voxels of the mag]; by default 0, or the position given by the coordinates of a DataArray. Negative only in formats
-        other than WKW.
+        Position of element 0 [absolute voxels of the mag]; by default 0, or the position given by
+        the coordinates of a DataArray. Negative only in formats other than WKW.
     region : BoundingBox or pair of corners, optional
-        Box of an existing level to overwrite: its lowest corner and the corner beyond its highest voxel [absolute voxels of the mag], as for :func:`read`.
+        Box of an existing level to overwrite: its lowest corner and the corner beyond its highest
+        voxel [absolute voxels of the mag], as for :func:`read`.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new dataset or image, unless a DataArray states them.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new dataset or image, unless a
+        DataArray states them.
     mag : Mag, str or int, optional
         The mag in formats other than WKW, whose folder is the mag; 1 by default.
     category : {"color", "segmentation"}, optional
-        Category of a new image; by default integers of 32 bits and more in one channel are a segmentation. N5 has none.
+        Category of a new image; by default integers of 32 bits and more in one channel are a
+        segmentation. N5 has none.
     existing : {"error", "resume", "overwrite", "restart"}
-        Action if the level exists; ``"overwrite"`` replaces it, and continues an interrupted call only with the same ``token``;
-        ``"restart"`` replaces it and starts over. ``"resume"`` continues an interrupted call with the same settings.
+        Action if the level exists; ``"overwrite"`` replaces it, and continues an interrupted call
+        only with the same ``token``; ``"restart"`` replaces it and starts over. ``"resume"``
+        continues an interrupted call with the same settings.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     allow_external : bool
@@ -138,9 +146,21 @@ def save(
     from wkwdask.api.saving import save_as
 
     return save_as(
-        format_to_save(url), array, url, offset=offset, region=region, voxel_size=voxel_size, mag=mag, category=category, existing=existing, token=token,
-        allow_external=allow_external, force_space=force_space, compute=compute, **options,
-    )  # fmt: skip
+        format_to_save(url),
+        array,
+        url,
+        offset=offset,
+        region=region,
+        voxel_size=voxel_size,
+        mag=mag,
+        category=category,
+        existing=existing,
+        token=token,
+        allow_external=allow_external,
+        force_space=force_space,
+        compute=compute,
+        **options,
+    )
 
 
 @storage_options(*storage_records())
@@ -162,9 +182,11 @@ def create(
     Parameters
     ----------
     url : str or path
-        Folder of the mag, such as ``dataset/layer/1``; or an image or level in another format with its prefix, such as ``"precomputed://PATH"``.
+        Folder of the mag, such as ``dataset/layer/1``; or an image or level in another format with
+        its prefix, such as ``"precomputed://PATH"``.
     box : BoundingBox or pair of corners
-        Box of the future data: its lowest corner and the corner beyond its highest voxel [absolute voxels of the mag]. The JSON of the dataset stores it.
+        Box of the future data: its lowest corner and the corner beyond its highest voxel [absolute
+        voxels of the mag]. The JSON of the dataset stores it.
     dtype : dtype_like
         Type of one channel.
     num_channels : int
@@ -172,11 +194,13 @@ def create(
     mag : Mag, str or int, optional
         The mag in formats other than WKW; 1 by default.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new dataset or image, as for :func:`to_wkw`.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new dataset or image, as for
+        :func:`to_wkw`.
     existing : {"error", "overwrite"}
         Action if the mag exists; ``"overwrite"`` replaces it.
     category : {"color", "segmentation"}, optional
-        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
+        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more
+        are a segmentation.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options
@@ -229,12 +253,14 @@ def create(
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.NDArray[Any], **options: Any) -> Report:
-    """Write a numpy array as one mag, in the format that :func:`save` chooses; meant for small regions and tests.
+    """Write a numpy array as one mag, in the format that :func:`save` chooses; meant for small
+    regions and tests.
 
     Parameters
     ----------
     url : str or path
-        Folder of the mag; or an image or level in another format with its prefix, such as ``"precomputed://PATH"``.
+        Folder of the mag; or an image or level in another format with its prefix, such as
+        ``"precomputed://PATH"``.
     offset : sequence of 3 int
         Position of element 0 [absolute voxels of the mag]; None with ``region``.
     array : ndarray, shape (x, y, z) or (c, x, y, z)

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 
 def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_shape: Sequence[int] | None = None, allow_external: bool = False) -> Any:
-    """Return a read-only Zarr store of a dataset, layer or mag, which decodes chunks on demand. Nothing is written.
+    """Return a read-only Zarr store of a dataset, layer or mag, which decodes chunks on demand.
+    Nothing is written.
 
-    The store presents Zarr version 3 with OME-NGFF 0.5. Each layer is an image with all its mags; a segmentation is also a label of each image that has its
-    mags. Arrays have the axes z, y, x (or c, z, y, x) and begin at the bounding box; the ``translation`` of each level states its position. Every reader that
-    accepts a zarr-python store can use it, including dask workers, without a codec of wkwdask.
+    The store presents Zarr version 3 with OME-NGFF 0.5. Each layer is an image with all its mags; a
+    segmentation is also a label of each image that has its mags. Arrays have the axes z, y, x (or
+    c, z, y, x) and begin at the bounding box; the ``translation`` of each level states its
+    position. Every reader that accepts a zarr-python store can use it, including dask workers,
+    without a codec of wkwdask.
 
     Parameters
     ----------
@@ -35,8 +38,9 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     chunk_shape : sequence of 3 int, optional
         Chunks along x, y, z [voxels]; by default about 1 MiB.
     allow_external : bool
-        Serve levels that a document of a volume names outside of it, such as ``../other/8_8_8``; refused by default. Links and the paths of mags in
-        ``datasource-properties.json`` are always followed.
+        Serve levels that a document of a volume names outside of it, such as ``../other/8_8_8``;
+        refused by default. Links and the paths of mags in ``datasource-properties.json`` are always
+        followed.
 
     Returns
     -------
@@ -84,9 +88,11 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
 def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:
     """Add Zarr metadata so that zarr-python can read WKW files in place.
 
-    Dataset, layers and mags become groups and arrays of Zarr version 3 with OME-NGFF 0.5, described by small ``zarr.json`` files. A chunk is a WKW file, which
-    the codec ``wkw`` reads block by block. zarr-python finds the codec if wkwdask is installed; other Zarr readers reject it. A segmentation is also a label of
-    each color layer that has its mags, through symbolic links in ``COLOR/labels``. Arrays begin at voxel 0 and end with the bounding box. Writing again updates
+    Dataset, layers and mags become groups and arrays of Zarr version 3 with OME-NGFF 0.5, described
+    by small ``zarr.json`` files. A chunk is a WKW file, which the codec ``wkw`` reads block by
+    block. zarr-python finds the codec if wkwdask is installed; other Zarr readers reject it. A
+    segmentation is also a label of each color layer that has its mags, through symbolic links in
+    ``COLOR/labels``. Arrays begin at voxel 0 and end with the bounding box. Writing again updates
     the files.
 
     Parameters
@@ -110,13 +116,15 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
     MissingError
         The dataset or layer does not exist, or no mag has voxels.
     UnsupportedError
-        The mags of a layer are in several folders, remote, or outside the dataset; or the format is not WKW.
+        The mags of a layer are in several folders, remote, or outside the dataset; or the format is
+        not WKW.
 
     Notes
     -----
-    Chunks are whole files, so voxels that files store before the bounding box are visible too. Arrays can be written through zarr. Each chunk that is written
-    replaces a whole WKW file without a lock, so only one process at a time may write a file. After a mag was replaced, removed or extended, write the view
-    again.
+    Chunks are whole files, so voxels that files store before the bounding box are visible too.
+    Arrays can be written through zarr. Each chunk that is written replaces a whole WKW file without
+    a lock, so only one process at a time may write a file. After a mag was replaced, removed or
+    extended, write the view again.
 
     Examples
     --------
@@ -188,10 +196,12 @@ def n5_as_zarr(
     url : str or path
         A container, group or dataset, with or without the prefix ``n5://``.
     form : {"n5_default", "offset"}
-        Codecs that describe the blocks: ``n5_default``, which wkwdask registers; or the chain transpose, bytes, compressor and ``offset``, for datasets whose
-        blocks are all complete and have the same mode, which is checked.
+        Codecs that describe the blocks: ``n5_default``, which wkwdask registers; or the chain
+        transpose, bytes, compressor and ``offset``, for datasets whose blocks are all complete and
+        have the same mode, which is checked.
     write : bool
-        Write each ``zarr.json`` beside its ``attributes.json`` (local only). Files of other software are never replaced.
+        Write each ``zarr.json`` beside its ``attributes.json`` (local only). Files of other
+        software are never replaced.
     remove : bool
         Remove the files that ``write`` created.
     allow_external : bool
@@ -200,8 +210,9 @@ def n5_as_zarr(
     Returns
     -------
     dict
-        Content of each ``zarr.json``, by its path in the folder: ``"zarr.json"``, ``"s0/zarr.json"``... Arrays have the axes of N5, x first. A group with
-        levels is also an OME-NGFF 0.5 image if all axes are spatial.
+        Content of each ``zarr.json``, by its path in the folder: ``"zarr.json"``,
+        ``"s0/zarr.json"``... Arrays have the axes of N5, x first. A group with levels is also an
+        OME-NGFF 0.5 image if all axes are spatial.
 
     Raises
     ------
@@ -212,7 +223,8 @@ def n5_as_zarr(
     MissingError
         The dataset does not exist.
     UnsupportedError
-        Zarr has no codec for a compression, the form cannot describe the storage of a dataset, or a link leads outside.
+        Zarr has no codec for a compression, the form cannot describe the storage of a dataset, or a
+        link leads outside.
     ValueError
         The form is unknown, or both ``write`` and ``remove`` are given.
 
@@ -238,7 +250,8 @@ def n5_as_zarr(
 
 
 def n5_store(url: str | os.PathLike[str]) -> Any:
-    """Return a read-only Zarr store of N5 data, which creates each ``zarr.json`` on demand. Nothing is written.
+    """Return a read-only Zarr store of N5 data, which creates each ``zarr.json`` on demand. Nothing
+    is written.
 
     Parameters
     ----------

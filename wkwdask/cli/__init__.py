@@ -1,8 +1,10 @@
 """The command line ``wkwdask``, one module per group of commands.
 
-A command parses its arguments and calls a function of :mod:`wkwdask`. Here, :mod:`options` has the options that commands share, :mod:`messages` translates
-argument names in messages, :mod:`results` prints what a command returns, and :mod:`tables` prints tables. Heavy modules are imported inside commands, so that
-``--help`` and completion stay fast. Nothing imports this folder. Start with :func:`main`.
+A command parses its arguments and calls a function of :mod:`wkwdask`. Here, :mod:`options` has the
+options that commands share, :mod:`messages` translates argument names in messages, :mod:`results`
+prints what a command returns, and :mod:`tables` prints tables. Heavy modules are imported inside
+commands, so that ``--help`` and completion stay fast. Nothing imports this folder. Start with
+:func:`main`.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from wkwdask.runs.calls import Command, same_call
 def cli(debug: bool) -> None:
     """Process WKW, Neuroglancer precomputed, N5 and OME-NGFF voxel volumes.
 
-    A dataset is a folder of layers, such as an image and a segmentation. Each layer is stored in several mags: 1 is the full resolution, and a voxel of mag
-    2-2-1 covers 2 x 2 x 1 voxels of mag 1. wkwdask COMMAND --help shows the options of a command, with examples.
+    A dataset is a folder of layers, such as an image and a segmentation. Each layer is stored in
+    several mags: 1 is the full resolution, and a voxel of mag 2-2-1 covers 2 x 2 x 1 voxels of mag
+    1. wkwdask COMMAND --help shows the options of a command, with examples.
 
     \b
     Examples:
@@ -51,7 +54,8 @@ def cli(debug: bool) -> None:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")  # file names and texts of records may contain characters that the terminal cannot encode
+            # file names and texts of records may contain characters that the terminal cannot encode
+            stream.reconfigure(errors="backslashreplace")
 
 
 cli.sections = {
@@ -60,13 +64,20 @@ cli.sections = {
     "Copy and edit": (copies.copy, copies.rm, datasets.dataset),
     "Pyramids": (commands.pyramid, commands.upsample),
     "Analyse": (
-        analysis.labels, analysis.histogram, analysis.contrast, apply.apply, segmentations.components, segmentations.remap, segmentations.dust,
-        segmentations.renumber, segmentations.merge,
+        analysis.labels,
+        analysis.histogram,
+        analysis.contrast,
+        apply.apply,
+        segmentations.components,
+        segmentations.remap,
+        segmentations.dust,
+        segmentations.renumber,
+        segmentations.merge,
     ),
     "Check and repair": (checks.verify, checks.repair, checks.diff),
     "Clusters": (cluster.cluster, cluster.submit, cluster.status, cluster.cancel, cluster.batch_element, cluster.batch_finish),
     "Installation": (doctor.doctor, warmup.warmup, completion.completion),
-}  # fmt: skip
+}
 for section in cli.sections.values():
     for command in section:
         cli.add_command(command)
@@ -79,7 +90,8 @@ for command in walk(cli):
 
 
 def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning in one line, unless the same text was printed before; replaces :func:`warnings.showwarning`."""
+    """Print a warning in one line, unless the same text was printed before; replaces
+    :func:`warnings.showwarning`."""
     if str(message) not in shown:
         shown.add(str(message))
         click.echo(on_command_line(f"warning: {message}"), err=True)
@@ -90,14 +102,16 @@ def _notes_of(error: BaseException) -> list[str]:
 
 
 def main() -> None:
-    """Run the command line. An error is printed as one line on standard error; the exit code is 1, or the ``exit_code`` of the error."""
+    """Run the command line. An error is printed as one line on standard error; the exit code is 1,
+    or the ``exit_code`` of the error."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) != len(sys.argv) - 1
     try:
         with warnings.catch_warnings():
             warnings.showwarning = functools.partial(_show_once, set())
             with same_call(Command(tuple(arguments), os.getcwd())):
-                code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # an exit code is returned as a number
+                # an exit code is returned as a number
+                code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -107,7 +121,8 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt) as stop:
-        click.echo(on_command_line("; ".join(["interrupted", *_notes_of(stop.__cause__ or stop)])), err=True)  # click wraps the interrupt
+        # click wraps the interrupt
+        click.echo(on_command_line("; ".join(["interrupted", *_notes_of(stop.__cause__ or stop)])), err=True)
         sys.exit(130)
     except Exception as error:
         if debug:

@@ -41,9 +41,11 @@ _box_option = box_option("Bounding box to count [voxels of mag 1]. Default: all.
 @prints_facts
 @cluster_options
 def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
-    """Tabulate the labels of a segmentation, streamed block by block: voxels, volume, bounding box, centroid, and mean, std, min and max of another layer.
+    """Tabulate the labels of a segmentation, streamed block by block: voxels, volume, bounding box,
+    centroid, and mean, std, min and max of another layer.
 
-    Boxes are half-open. Boxes and centroids are in voxels of mag 1; the center of voxel i is (i + 0.5) * mag.
+    Boxes are half-open. Boxes and centroids are in voxels of mag 1; the center of voxel i is (i +
+    0.5) * mag.
 
     \b
     Examples:

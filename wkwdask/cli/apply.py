@@ -45,10 +45,12 @@ _shape_callback = parse_callback(_parse_shape, "expected one or three whole numb
 @space_option
 @runs_on_cluster
 def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any, arguments: tuple[str, ...], **options: Any) -> Any:
-    """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCEs, and write the mag TARGET.
+    """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCEs, and
+    write the mag TARGET.
 
-    The function receives one numpy array (x, y, z) per source and returns an array of the same shape. The mag is published when it is complete; the same
-    command continues an interrupted run. Boxes in which the function failed are listed.
+    The function receives one numpy array (x, y, z) per source and returns an array of the same
+    shape. The mag is published when it is complete; the same command continues an interrupted run.
+    Boxes in which the function failed are listed.
 
     \b
     Examples:
@@ -93,7 +95,8 @@ def _import_function(name: str) -> Any:
 
 
 def _import_file(file: str) -> Any:
-    """Import a file as a module that is not in ``sys.modules``, so that its functions are pickled by value for the processes of a cluster."""
+    """Import a file as a module that is not in ``sys.modules``, so that its functions are pickled
+    by value for the processes of a cluster."""
     path = Path(file).resolve()
     if not path.is_file():
         raise click.UsageError(f"{path}: no such file")
@@ -105,7 +108,8 @@ def _import_file(file: str) -> Any:
     try:
         spec.loader.exec_module(module)
     finally:
-        del sys.modules[spec.name]  # cloudpickle sends functions by value if their module cannot be imported
+        # cloudpickle sends functions by value if their module cannot be imported
+        del sys.modules[spec.name]
     return module
 
 

@@ -42,10 +42,12 @@ _method_option = click.option(
 def verify(
     path: str, pyramid: bool, sample: float | None, manifest: str | None, strict: bool, limit: int, cluster: AbstractContextManager[Any], **options: Any
 ) -> Facts:
-    """Check a dataset, a layer or a mag: headers, sizes, jump tables, every block, names, leftover files, the JSON.
+    """Check a dataset, a layer or a mag: headers, sizes, jump tables, every block, names, leftover
+    files, the JSON.
 
-    Each fault is named with file, block and meaning. Exit code 0: sound; 1: an error was found (with --strict a warning too), or files differ from the
-    manifest; 2: the check could not be made.
+    Each fault is named with file, block and meaning. Exit code 0: sound; 1: an error was found
+    (with --strict a warning too), or files differ from the manifest; 2: the check could not be
+    made.
 
     \b
     Examples:
@@ -90,9 +92,9 @@ def verify(
 def repair(path: str, cluster: AbstractContextManager[Any], **options: Any) -> Facts:
     """Repair a dataset, a layer or a mag.
 
-    Removes leftover files, rewrites headers that the blocks determine, rebuilds broken files of coarser mags from the finer one, and corrects the JSON.
-    Without an option, faults that cannot be repaired stay and are listed. Exit code 0: sound; 1: an error remains;
-    2: the repair failed.
+    Removes leftover files, rewrites headers that the blocks determine, rebuilds broken files of
+    coarser mags from the finer one, and corrects the JSON. Without an option, faults that cannot be
+    repaired stay and are listed. Exit code 0: sound; 1: an error remains; 2: the repair failed.
 
     \b
     Examples:

@@ -1,4 +1,5 @@
-"""Commands for clusters: list, render and check configurations; submit jobs to SLURM, show and cancel them."""
+"""Commands for clusters: list, render and check configurations; submit jobs to SLURM, show and
+cancel them."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed
 def cluster() -> None:
     """Show, render and check clusters that jobs can run on.
 
-    A cluster is a configuration file with a name. Copy a shipped file to ~/.config/wkwdask/clusters, edit the lines marked CHANGE, check it, and pass its
-    name to any command with --cluster.
+    A cluster is a configuration file with a name. Copy a shipped file to
+    ~/.config/wkwdask/clusters, edit the lines marked CHANGE, check it, and pass its name to any
+    command with --cluster.
 
     \b
     Examples:
@@ -53,7 +55,8 @@ def cluster() -> None:
 def list_clusters() -> Facts:
     """List the named clusters with their kinds and files.
 
-    Files are searched in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then among the shipped ones; the first match of a name is used.
+    Files are searched in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then
+    among the shipped ones; the first match of a name is used.
 
     \b
     Example:
@@ -97,7 +100,8 @@ def render(config: str) -> None:
 @click.option("--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, help="Maximum time to wait for the worker [s].")
 @prints_check
 def check(config: str, folder: str, seconds: float) -> Facts:
-    """Start one worker, compare its package versions with the local ones, test the shared folder from both sides, check scratch and memory, and stop it.
+    """Start one worker, compare its package versions with the local ones, test the shared folder
+    from both sides, check scratch and memory, and stop it.
 
     Exit code 0: all is fine; 1: something is wrong; 2: no worker could be checked.
 
@@ -118,7 +122,8 @@ def check(config: str, folder: str, seconds: float) -> Facts:
 @click.option("--token", required=True)
 @click.option("--output", required=True)
 def probe(folder: str, token: str, output: str) -> None:
-    """Collect facts about the environment of a job, on one of its workers if it has any, and write them as JSON."""
+    """Collect facts about the environment of a job, on one of its workers if it has any, and write
+    them as JSON."""
     from wkwdask.clusters import check
     from wkwdask.clusters.connect import cluster as connect
     from wkwdask.store import files
@@ -144,13 +149,12 @@ def probe(folder: str, token: str, output: str) -> None:
 @click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='More options of sbatch, such as "--partition=short --nodes=2".')
 @click.option("--wait", is_flag=True, help="Wait until the command ends; the exit code is 0 if it succeeded.")
 @click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for the output of the jobs.")
-def submit(
-    verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, wait: bool, logs: str, **options: Any
-) -> None:  # fmt: skip
+def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, wait: bool, logs: str, **options: Any) -> None:
     """Submit the command VERB with its ARGUMENTS to SLURM, and print the ids of the jobs.
 
-    With a job array (slurm-array), this machine makes the plan, the elements share the tasks, and a final job joins, checks and publishes the result. With an
-    allocation (slurm-allocation), the command, or a Python script, runs in a job with its own dask cluster.
+    With a job array (slurm-array), this machine makes the plan, the elements share the tasks, and a
+    final job joins, checks and publishes the result. With an allocation (slurm-allocation), the
+    command, or a Python script, runs in a job with its own dask cluster.
 
     \b
     Examples:
@@ -199,7 +203,8 @@ def _check_options(script: str, options: Sequence[str]) -> None:
 
 
 def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
-    """Run a command or Python script in one job with its own dask cluster. Return False if ``wait`` is set and the job failed."""
+    """Run a command or Python script in one job with its own dask cluster. Return False if ``wait``
+    is set and the job failed."""
     from wkwdask.store import files
     from wkwdask.store.slurm import submit_job, wait_for_end
 
@@ -213,9 +218,11 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
 
 
 def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> int | None:
-    """Run a command until its tasks are submitted as a job array, or to its end if few tasks are left.
+    """Run a command until its tasks are submitted as a job array, or to its end if few tasks are
+    left.
 
-    Return the exit code of a command that ended here or was submitted, None if ``wait`` is set and the array failed.
+    Return the exit code of a command that ended here or was submitted, None if ``wait`` is set and
+    the array failed.
     """
     from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.job_array import submitting_to
@@ -262,8 +269,9 @@ def batch_element(root: str, number: int) -> None:
 def batch_finish(root: str, again: str) -> None:
     """Finish a job after its array has ended.
 
-    The command to run comes from AGAIN, an argument of this SLURM job, and not from the job's folder, which others may be able to write. If SLURM requeued
-    this job after it had published its result, the folder is gone, and the command continues with its next step.
+    The command to run comes from AGAIN, an argument of this SLURM job, and not from the job's
+    folder, which others may be able to write. If SLURM requeued this job after it had published its
+    result, the folder is gone, and the command continues with its next step.
     """
     from wkwdask.model.summary import counted
     from wkwdask.runs.batch_file import Batch, read_batch
@@ -275,12 +283,14 @@ def batch_finish(root: str, again: str) -> None:
         click.echo(f"{root}: the job is over")
         return
     batch = replace(Batch.from_json(json.loads(again)), rounds=() if before is None else before.rounds)
-    current_call().command = Command(batch.command, batch.folder)  # it resumes the jobs that this one starts
+    # it resumes the jobs that this one starts
+    current_call().command = Command(batch.command, batch.folder)
     with contextlib.suppress(BatchError):  # the states are only information
         for last in batch.rounds[-1:]:
             states = count_states(last.array)
             click.echo(f"array {last.array}: {describe_states(states)}")
-            failed = last.elements - states.get("COMPLETED", 0)  # SLURM lists no element that never started
+            # SLURM lists no element that never started
+            failed = last.elements - states.get("COMPLETED", 0)
             if states and failed:
                 click.echo(f"{counted(failed, 'element')} did not complete: this job does the rest of their work, or submits it again; see {batch.logs}")
     _submit_array(batch, with_policy(batch.arguments, "resume"))
@@ -318,7 +328,8 @@ def _with_command(status: JobStatus) -> JobStatus:
 @click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two updates, with --follow.")
 @prints_facts
 def status(path: str, follow: bool, every: float) -> Facts:
-    """Show the progress of running, interrupted and finished jobs that write PATH, from any machine that can access the folder.
+    """Show the progress of running, interrupted and finished jobs that write PATH, from any machine
+    that can access the folder.
 
     The exit code is 3 if a job was interrupted or has failed tasks.
 
@@ -346,7 +357,8 @@ def status(path: str, follow: bool, every: float) -> Facts:
 @click.option("--discard", is_flag=True, help="Also remove interrupted jobs and their finished work.")
 @prints_facts
 def cancel(path: str, discard: bool) -> Facts:
-    """Cancel the SLURM jobs that write PATH. Finished work is kept for the same command to resume, unless --discard removes it.
+    """Cancel the SLURM jobs that write PATH. Finished work is kept for the same command to resume,
+    unless --discard removes it.
 
     \b
     Examples:

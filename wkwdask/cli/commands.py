@@ -44,7 +44,8 @@ def info(path: str, layer: str | None) -> Facts:
       wkwdask info precomputed://https://host/volume
       wkwdask info n5://volume.n5/em
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else the import of numpy starts a thread for each core
+    # else the import of numpy starts a thread for each core
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from wkwdask.cli.tables import print_contents
 
     summary = wkwdask.info(path, layer=layer)
@@ -79,12 +80,20 @@ def info(path: str, layer: str | None) -> Facts:
 @space_option
 @runs_on_cluster
 def pyramid(
-    path: str, layers: tuple[str, ...], all_layers: bool, align_with: str | None, update: bool, update_content: bool, bounding_box: Any, dry_run: bool,
+    path: str,
+    layers: tuple[str, ...],
+    all_layers: bool,
+    align_with: str | None,
+    update: bool,
+    update_content: bool,
+    bounding_box: Any,
+    dry_run: bool,
     **options: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Build all coarser mags of a layer, in one pass over its finest mag.
 
-    The new mags are published when all of them are complete. An interrupted run leaves no incomplete mags; the same command continues it.
+    The new mags are published when all of them are complete. An interrupted run leaves no
+    incomplete mags; the same command continues it.
 
     \b
     Examples:
@@ -110,7 +119,8 @@ def pyramid(
 
 
 def _build_without(build: Callable[[], Any], left_out: list[str]) -> Facts:
-    """Build the pyramids of some layers of a dataset; see :func:`_without`. The exit code holds after a submission to SLURM too."""
+    """Build the pyramids of some layers of a dataset; see :func:`_without`. The exit code holds
+    after a submission to SLURM too."""
     from wkwdask.runs.batch_file import HandedToSlurm
 
     try:
@@ -122,7 +132,8 @@ def _build_without(build: Callable[[], Any], left_out: list[str]) -> Facts:
 
 
 def _without(result: Any, left_out: list[str]) -> Facts:
-    """Return the result for some layers of a dataset, and print the reason for each layer that is left out to standard error."""
+    """Return the result for some layers of a dataset, and print the reason for each layer that is
+    left out to standard error."""
     from wkwdask.runs.retries import EXIT_CODE
 
     for reason in left_out:
@@ -134,7 +145,8 @@ def _without(result: Any, left_out: list[str]) -> Facts:
 def _all_layers(path: str) -> tuple[list[str], list[str]]:
     """Return the names of the layers of a dataset to process, and the reason for each other layer.
 
-    Invalid layers are included, so that they raise their errors, and so are all layers if none can be processed.
+    Invalid layers are included, so that they raise their errors, and so are all layers if none can
+    be processed.
     """
     from wkwdask.formats.opening import find, why_not_written
 
@@ -151,9 +163,11 @@ def _all_layers(path: str) -> tuple[list[str], list[str]]:
 @click.option("--finest", metavar="MAG", help="Finest mag to build; missing mags between it and the coarse mag are built too. Default: 1.")
 @click.option("--mags", metavar="MAG,MAG", help="Mags to build instead, such as 1,2-2-1.")
 @click.option(
-    "--voxel-size", metavar="X,Y,Z", callback=numbers_callback("voxel-size", float),
+    "--voxel-size",
+    metavar="X,Y,Z",
+    callback=numbers_callback("voxel-size", float),
     help="Size of a voxel of mag 1 [nm]. A smaller one than now adds finer levels to a precomputed volume or an N5 group.",
-)  # fmt: skip
+)
 @storage_options("as in the coarse mag, lz4hc if that is raw")
 @resume_options("Replace existing mags; continue an interrupted run.")
 @external_option
@@ -162,7 +176,8 @@ def _all_layers(path: str) -> tuple[list[str], list[str]]:
 def upsample(path: str, **options: Any) -> Any:
     """Upsample a layer or an image to finer mags: each voxel becomes a block of equal voxels.
 
-    The new mags are published when all of them are complete. An interrupted run leaves no incomplete mags; the same command continues it.
+    The new mags are published when all of them are complete. An interrupted run leaves no
+    incomplete mags; the same command continues it.
 
     \b
     Examples:

@@ -1,4 +1,5 @@
-"""Shell completion of paths, layers and mags in bash, zsh and fish, and the command that prints its script."""
+"""Shell completion of paths, layers and mags in bash, zsh and fish, and the command that prints its
+script."""
 
 from __future__ import annotations
 
@@ -54,8 +55,10 @@ _TYPES = {
 
 
 def _layers(ctx: click.Context) -> Iterator[Image]:
-    """Return the layers of the first path on the command line. Errors are suppressed: completion must not print them."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else the import of numpy starts a thread for each core
+    """Return the layers of the first path on the command line. Errors are suppressed: completion
+    must not print them."""
+    # else the import of numpy starts a thread for each core
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from wkwdask.formats.opening import find
 
     # click leaves paths in args while an option lacks its value
@@ -81,7 +84,8 @@ def complete_parameters(command: click.Command) -> None:
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script for SHELL that completes commands, options, paths, and the layers and mags of the dataset typed.
+    """Print a script for SHELL that completes commands, options, paths, and the layers and mags of
+    the dataset typed.
 
     \b
     Examples:

@@ -70,7 +70,8 @@ from wkwdask.formats.registry import storage_records
 @space_option
 @runs_on_cluster
 def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any) -> Any:
-    """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.
+    """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as
+    images.
 
     \b
     SOURCE is one of
@@ -88,8 +89,9 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
 
     The target is published when it is complete; the same command continues an interrupted run.
 
-    From WKW to OME-NGFF, blocks become chunks without decoding (LZ4 in Blosc frames), unless a storage option such as --compression or --chunk-shape is given.
-    Back to WKW, such chunks become blocks. --dry-run says what is copied and what is decoded.
+    From WKW to OME-NGFF, blocks become chunks without decoding (LZ4 in Blosc frames), unless a
+    storage option such as --compression or --chunk-shape is given. Back to WKW, such chunks become
+    blocks. --dry-run says what is copied and what is decoded.
 
     \b
     Examples:
@@ -113,7 +115,8 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
 
     def call() -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SectionWarning)  # the report, or the plan, names the sections
+            # the report, or the plan, names the sections
+            warnings.simplefilter("ignore", SectionWarning)
             return verb(source[0] if len(source) == 1 else source, target, **options)
 
     return call
@@ -126,10 +129,11 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
 @external_option
 @prints_facts
 def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) -> Facts:
-    """Add small zarr.json files to the WKW files of a dataset, layer or mag: Zarr 3 with OME-NGFF 0.5. Voxels are not copied.
+    """Add small zarr.json files to the WKW files of a dataset, layer or mag: Zarr 3 with OME-NGFF
+    0.5. Voxels are not copied.
 
-    zarr-python and packages that use it (dask, ome-zarr, napari) can then read the data if wkwdask, with its codec "wkw", is installed. A zarr.json of
-    other software is never replaced or removed.
+    zarr-python and packages that use it (dask, ome-zarr, napari) can then read the data if wkwdask,
+    with its codec "wkw", is installed. A zarr.json of other software is never replaced or removed.
 
     \b
     Examples:
@@ -149,9 +153,11 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
 @external_option
 @prints_facts
 def n5_as_zarr(path: str, form: str, write: bool, remove: bool, allow_external: bool) -> Facts:
-    """Describe N5 data as Zarr v3, so that zarr-python can open the same files if wkwdask is installed.
+    """Describe N5 data as Zarr v3, so that zarr-python can open the same files if wkwdask is
+    installed.
 
-    Prints the zarr.json of each group and dataset. A zarr.json of other software is never replaced or removed.
+    Prints the zarr.json of each group and dataset. A zarr.json of other software is never replaced
+    or removed.
 
     \b
     Examples:
@@ -175,7 +181,8 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool, allow_external: 
 @click.option("--codec", is_flag=True, help="Print the whole entry of codecs in zarr.json.")
 @prints_facts
 def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | None, stack: str, codec: bool) -> Facts:
-    """Print a TIFF header in base64, which the Zarr codec offset takes as its prefix. Chunks are uncompressed, of SHAPE, with the last axis fastest.
+    """Print a TIFF header in base64, which the Zarr codec offset takes as its prefix. Chunks are
+    uncompressed, of SHAPE, with the last axis fastest.
 
     \b
     Examples:

@@ -59,7 +59,8 @@ class Triple(click.ParamType):
 def copy(path: str, target: str, **options: Any) -> Any:
     """Copy a dataset, a layer or a mag to TARGET, under the same name or another one.
 
-    Files or stored blocks are copied without decoding where possible. The same command continues an interrupted run.
+    Files or stored blocks are copied without decoding where possible. The same command continues an
+    interrupted run.
 
     \b
     Examples:
@@ -97,7 +98,9 @@ def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any]
             if dry_run:
                 return planned
             click.echo(str(replace(planned, note="")), err=True)
-        except MissingError:  # an interrupted removal may have left only hidden folders, which the removal below deletes
+        except MissingError:
+            # an interrupted removal may have left only hidden folders, which the removal below
+            # deletes
             if dry_run:
                 raise
         click.confirm("Remove?", abort=True, err=True)
@@ -127,10 +130,12 @@ _rechunk_options = combined_options(
 @_rechunk_options
 @storage_options("unchanged")
 def rechunk(path: str, target: str | None, **options: Any) -> Any:
-    """Store mags with other files, blocks or compression, in place or at TARGET. Voxel values do not change.
+    """Store mags with other files, blocks or compression, in place or at TARGET. Voxel values do
+    not change.
 
-    TARGET is of the same kind as PATH: a dataset, a layer, a mag or a precomputed volume. A mag is published when it is complete. In place, the old mag is
-    kept until all voxels of the new one have been compared with it.
+    TARGET is of the same kind as PATH: a dataset, a layer, a mag or a precomputed volume. A mag is
+    published when it is complete. In place, the old mag is kept until all voxels of the new one
+    have been compared with it.
 
     \b
     Examples:

@@ -21,8 +21,9 @@ _CATEGORIES = click.Choice(("color", "segmentation"))
 def dataset() -> None:
     """Create a dataset, or edit its datasource-properties.json.
 
-    Each edit is atomic and holds a lock that serializes processes of wkwdask (other software does not honor it). Voxels are never changed, and files are
-    deleted only by remove-layer and remove-mag with --delete-files.
+    Each edit is atomic and holds a lock that serializes processes of wkwdask (other software does
+    not honor it). Voxels are never changed, and files are deleted only by remove-layer and
+    remove-mag with --delete-files.
 
     \b
     Examples:
@@ -98,7 +99,8 @@ def add_mags(path: str, layer: str) -> Facts:
 @click.option("--any-voxel-size", is_flag=True, help="Allow another voxel size in the other dataset.")
 @prints_facts
 def add_ref(path: str, other: str, **options: Any) -> Facts:
-    """Add the layer OTHER, such as other-dataset/color, to the dataset PATH by reference. Its mags are not copied or moved.
+    """Add the layer OTHER, such as other-dataset/color, to the dataset PATH by reference. Its mags
+    are not copied or moved.
 
     \b
     Example:

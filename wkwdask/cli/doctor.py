@@ -37,9 +37,11 @@ _LEAST_OPEN_FILES = 1024
 @click.argument("urls", nargs=-1, metavar="[URL]...")
 @prints_check
 def doctor(urls: tuple[str, ...]) -> Facts:
-    """Check versions, extras, compiled kernels, cluster programs, memory and limits, and whether each URL can be opened.
+    """Check versions, extras, compiled kernels, cluster programs, memory and limits, and whether
+    each URL can be opened.
 
-    A missing extra or cluster program is shown, but is not wrong. Exit code 0: all is fine; 1: something is wrong; 2: the check failed.
+    A missing extra or cluster program is shown, but is not wrong. Exit code 0: all is fine; 1:
+    something is wrong; 2: the check failed.
 
     \b
     Examples:

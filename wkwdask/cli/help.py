@@ -1,4 +1,5 @@
-"""Help in sections with the examples last, further names of commands, and suggestions for mistyped ones."""
+"""Help in sections with the examples last, further names of commands, and suggestions for mistyped
+ones."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _EXAMPLES = re.compile(r"^ *\x08\n *Examples?:$", re.MULTILINE)
 
 
 class Commands(click.Group):
-    """A group that lists its commands in sections and suggests the nearest names for one that does not exist."""
+    """A group that lists its commands in sections and suggests the nearest names for one that does
+    not exist."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
 

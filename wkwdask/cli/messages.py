@@ -1,4 +1,5 @@
-"""Translate messages for the command line: arguments of functions become options, function calls become commands."""
+"""Translate messages for the command line: arguments of functions become options, function calls
+become commands."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def _as_option(match: re.Match[str]) -> str:
 
 @functools.cache
 def _options() -> dict[str, str]:
-    """Map argument names to options; parameters of commands have the names of function arguments."""
+    """Map argument names to options; parameters of commands have the names of function
+    arguments."""
     options: dict[str, str] = {}
     for command in _COMMANDS:
         for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):

@@ -1,6 +1,8 @@
-"""Options that several commands share, and the decorators that run a command on a cluster and print its result.
+"""Options that several commands share, and the decorators that run a command on a cluster and print
+its result.
 
-Each name of a storage option is one click option, even if several formats have it. The help lists storage options by format.
+Each name of a storage option is one click option, even if several formats have it. The help lists
+storage options by format.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 METHODS = ("median", "mode", "mean", "min", "max", "nearest")
-"""Methods of ``kernels.window.reduce``, which imports numpy; the command line must start without it. A test compares both."""
+"""Methods of ``kernels.window.reduce``, which imports numpy; the command line must start without
+it. A test compares both."""
 _METAVARS = {"block_len": "VOXELS", "file_len": "BLOCKS"}
 
 _LOCK_POLL_SECONDS = 1.0
@@ -54,7 +57,8 @@ def combined_options(*options: Decorator) -> Decorator:
 
 
 def parse_callback(parse: Callable[[str], Any], expected: str) -> Callable[..., Any]:
-    """Return a callback that parses the text of an option. ``expected`` begins the error message about an invalid text."""
+    """Return a callback that parses the text of an option. ``expected`` begins the error message
+    about an invalid text."""
 
     def callback(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
         try:
@@ -90,7 +94,8 @@ def _corners(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def resume_options(replaced: str) -> Decorator:
-    """Add ``--resume``, ``--overwrite`` and ``--restart``; the command receives them as ``existing``. ``replaced`` is the help of ``--overwrite``."""
+    """Add ``--resume``, ``--overwrite`` and ``--restart``; the command receives them as
+    ``existing``. ``replaced`` is the help of ``--overwrite``."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--resume", is_flag=True, help="Resume an interrupted run; do nothing if the job is finished.")
@@ -109,7 +114,8 @@ def resume_options(replaced: str) -> Decorator:
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select a cluster. The command receives ``cluster``, a context manager to enter when the work begins."""
+    """Add the options that select a cluster. The command receives ``cluster``, a context manager to
+    enter when the work begins."""
 
     @click.option(
         "--cluster", metavar="FILE|NAME", help="Run on this cluster (wkwdask cluster list). Default: $WKWDASK_CLUSTER, else the cores of this machine."
@@ -128,7 +134,8 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select a cluster. The command checks its arguments and returns a function; its result is computed on the cluster and printed."""
+    """Add the options that select a cluster. The command checks its arguments and returns a
+    function; its result is computed on the cluster and printed."""
 
     @prints_facts
     @click.option("--report", metavar="FILE.html", callback=_check_folder, help="Save a report: files, speed, failures and a picture of the result.")
@@ -248,7 +255,8 @@ class StorageCommand(click.Command):
 
 
 def storage_options(default: str = "", records: Sequence[type[StorageOptions]] = storage_records()) -> Decorator:
-    """Add the storage options of formats; the command receives those that are set. ``default`` describes the values of all others in the help."""
+    """Add the storage options of formats; the command receives those that are set. ``default``
+    describes the values of all others in the help."""
     options_by_name: dict[str, list[Option]] = {}
     for record in records:
         for name, option in options_of(record):

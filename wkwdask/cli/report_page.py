@@ -1,4 +1,5 @@
-"""HTML report of a command: its result with files and speed, or its failures, a picture, and a link to dask's performance report."""
+"""HTML report of a command: its result with files and speed, or its failures, a picture, and a link
+to dask's performance report."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ img { max-width: 100% }
 
 
 def write_page(path: str, *, result: Any = None, error: Exception | None = None, performance_report: str | None = None) -> None:
-    """Write the report of the command of this process, which returned a result or raised an error."""
+    """Write the report of the command of this process, which returned a result or raised an
+    error."""
     command = shlex.join(["wkwdask", *sys.argv[1:]])
     facts = {"finished": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": socket.gethostname(), "folder": os.getcwd()}
     parts = [f"<h1>{escape(command)}</h1>", html_table((), facts.items())]

@@ -30,12 +30,14 @@ class Facts:
     value: Any
     """Record or plain values, which become JSON."""
     text: str | Callable[[], None] | None = None
-    """Text, nothing if it is empty, or function that prints it; by default the text of the value."""
+    """Text, nothing if it is empty, or function that prints it; by default the text of the
+    value."""
     exit_code: int = 0
 
 
 def prints_facts(command: Callable[..., Any]) -> Callable[..., None]:
-    """Print what a command returns, as text or, with ``--json``, as one JSON document. An error is a document too, beside its line on standard error."""
+    """Print what a command returns, as text or, with ``--json``, as one JSON document. An error is
+    a document too, beside its line on standard error."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
     @functools.wraps(command)
@@ -60,7 +62,8 @@ def prints_facts(command: Callable[..., Any]) -> Callable[..., None]:
 
 
 def prints_check(command: Callable[..., Any]) -> Callable[..., None]:
-    """Like :func:`prints_facts`, for a command whose exit code is 1 if it finds something: an error exits with 2."""
+    """Like :func:`prints_facts`, for a command whose exit code is 1 if it finds something: an error
+    exits with 2."""
 
     @prints_facts
     @functools.wraps(command)
@@ -79,7 +82,8 @@ def _print_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return the values of a record for JSON: a box as six numbers, a mag as text, numbers that JSON does not have as null.
+    """Return the values of a record for JSON: a box as six numbers, a mag as text, numbers that
+    JSON does not have as null.
 
     Examples
     --------
@@ -90,7 +94,8 @@ def plain(value: Any) -> Any:
         return [*value.topleft, *value.size]
     if isinstance(value, Mag):
         return value.name
-    if hasattr(value, "to_json") and not hasattr(value, "from_json"):  # what can be parsed again has its stored form there
+    if hasattr(value, "to_json") and not hasattr(value, "from_json"):
+        # what can be parsed again has its stored form there
         return plain(value.to_json())
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}

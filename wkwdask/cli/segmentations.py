@@ -77,9 +77,11 @@ def _limits(text: str) -> Any:
 @click.option("--min-voxels", type=click.IntRange(0), default=0, help="Minimum size of a component; smaller ones become 0.")
 @_makes_segmentation("Data type of the ids. Default: uint32, or uint64 for more than 2^32 - 1 components.", _BOX_TO_LABEL)
 def components(source: str, target: str, connectivity: str, **options: Any) -> Any:
-    """Label the connected components of SOURCE, a mag or layer, as the mag TARGET. Each component gets one id across all files.
+    """Label the connected components of SOURCE, a mag or layer, as the mag TARGET. Each component
+    gets one id across all files.
 
-    With --threshold, neighbors that reach it are joined; without it, neighbors with the same label. The same command continues an interrupted run.
+    With --threshold, neighbors that reach it are joined; without it, neighbors with the same label.
+    The same command continues an interrupted run.
 
     \b
     Examples:
@@ -101,8 +103,9 @@ def components(source: str, target: str, connectivity: str, **options: Any) -> A
 def remap(source: str, target: str, mapping: str, **options: Any) -> Any:
     """Map the ids of SOURCE, a mag or layer, to those in MAPPING, and write the mag TARGET.
 
-    MAPPING is a .csv or .parquet file with two columns, a .npy of shape (n, 2) or with an entry for each id, an agglomerate file of WEBKNOSSOS (.hdf5), or a
-    merger-mode annotation (.nml), in which each tree merges the segments under its nodes. The same command continues an interrupted run.
+    MAPPING is a .csv or .parquet file with two columns, a .npy of shape (n, 2) or with an entry for
+    each id, an agglomerate file of WEBKNOSSOS (.hdf5), or a merger-mode annotation (.nml), in which
+    each tree merges the segments under its nodes. The same command continues an interrupted run.
 
     \b
     Examples:
@@ -120,7 +123,8 @@ def remap(source: str, target: str, mapping: str, **options: Any) -> Any:
 @click.option("--min-voxels", type=click.IntRange(0), required=True, help="Minimum size of a segment; smaller ones become 0.")
 @_makes_segmentation("Data type of the ids. Default: that of the source.")
 def dust(source: str, target: str, **options: Any) -> Any:
-    """Remove small segments from SOURCE, a mag or layer, and write the mag TARGET. All other segments keep their ids.
+    """Remove small segments from SOURCE, a mag or layer, and write the mag TARGET. All other
+    segments keep their ids.
 
     \b
     Examples:
@@ -135,7 +139,8 @@ def dust(source: str, target: str, **options: Any) -> Any:
 @click.option("--mapping", metavar="FILE", help="Write the old and the new ids: .csv, .parquet or .npy, which remap reads.")
 @_makes_segmentation("Data type of the new ids. Default: that of the source.")
 def renumber(source: str, target: str, **options: Any) -> Any:
-    """Renumber the n segments of SOURCE, a mag or layer, to 1 to n in the order of their ids, and write the mag TARGET.
+    """Renumber the n segments of SOURCE, a mag or layer, to 1 to n in the order of their ids, and
+    write the mag TARGET.
 
     \b
     Examples:
@@ -160,9 +165,11 @@ def renumber(source: str, target: str, **options: Any) -> Any:
 @space_option
 @runs_on_cluster
 def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, largest_id: int | None, **options: Any) -> Any:
-    """Merge volume ANNOTATIONS, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.
+    """Merge volume ANNOTATIONS, zips as WEBKNOSSOS exports them, into the segmentation BASE, and
+    write one mag of TARGET.
 
-    A block stored in an annotation replaces the block of BASE, including its zeros. If several annotations store a block, the last one wins.
+    A block stored in an annotation replaces the block of BASE, including its zeros. If several
+    annotations store a block, the last one wins.
 
     \b
     Examples:

@@ -53,7 +53,8 @@ def _print_rows(console: Console, left: Sequence[str], right: Sequence[str], row
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[str]:
-    """Distribute parts over lines without breaking a part; all lines after the first are indented."""
+    """Distribute parts over lines without breaking a part; all lines after the first are
+    indented."""
     lines = [""]
     for part in parts:
         if lines == [""]:

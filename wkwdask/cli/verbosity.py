@@ -1,4 +1,5 @@
-"""Options ``-v`` and ``-q``: what a command prints on standard error beside its errors. Results are not affected."""
+"""Options ``-v`` and ``-q``: what a command prints on standard error beside its errors. Results are
+not affected."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ from wkwdask.geometry.mag import Mag
 def view(paths: tuple[str, ...], layers: tuple[str, ...], no_browser: bool, **options: Any) -> None:
     """Show datasets, layers, mags or volumes of any format in a browser, until Ctrl-C.
 
-    Neuroglancer and the data are served on this machine only, below a secret path. Blocks of WKW are not decoded. Needs the extra view.
+    Neuroglancer and the data are served on this machine only, below a secret path. Blocks of WKW
+    are not decoded. Needs the extra view.
 
     \b
     Examples:

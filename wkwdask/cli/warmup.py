@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
 _UNSIGNED = _TYPES[:4]
 _DEFAULT_METHODS = {"uint8": ("median",), "uint32": ("mode",)}
-_FACTORS = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (64, 32, 32))  # two with separate kernels, any factor, and windows whose sums take more than 32 bits
+# two with separate kernels, any factor, and windows whose sums take more than 32 bits
+_FACTORS = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (64, 32, 32))
 
 
 @click.command(short_help="Compile kernels before they are needed.")
@@ -29,10 +30,13 @@ _FACTORS = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (64, 32, 32))  # two with separate 
 @click.option("--workers", type=click.IntRange(1), help="Processes that compile. Default: one per core.")
 @prints_facts
 def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Facts:
-    """Compile the kernels that read, write and downsample voxels of each TYPE, by default uint8, uint16, uint32 and uint64.
+    """Compile the kernels that read, write and downsample voxels of each TYPE, by default uint8,
+    uint16, uint32 and uint64.
 
-    Kernels are compiled when they are first needed, which takes seconds, and their machine code is kept in WKWDASK_CACHE_DIR, by default ~/.cache/wkwdask. Run
-    this command to fill the folder beforehand, in a container image or for all nodes of a cluster. Users without write permission read it all the same.
+    Kernels are compiled when they are first needed, which takes seconds, and their machine code is
+    kept in WKWDASK_CACHE_DIR, by default ~/.cache/wkwdask. Run this command to fill the folder
+    beforehand, in a container image or for all nodes of a cluster. Users without write permission
+    read it all the same.
 
     \b
     Examples:
@@ -60,7 +64,8 @@ def compile_for_demo(workers: int) -> None:
 
 
 def compile_kernels(jobs: Jobs, workers: int | None) -> None:
-    """Do work that needs kernels, in several processes: numba compiles one function at a time in each."""
+    """Do work that needs kernels, in several processes: numba compiles one function at a time in
+    each."""
     import logging
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -81,7 +86,8 @@ def _be_quiet() -> None:
 
 def _jobs(dtype: str, everything: bool) -> Jobs:
     methods = ("median", "mean", "mode")
-    jobs: Jobs = [(_build_pyramids, (dtype, methods, 31)), (_use_arrays, (dtype,))]  # the border of an odd box cuts windows, which take other kernels
+    # the border of an odd box cuts windows, which take other kernels
+    jobs: Jobs = [(_build_pyramids, (dtype, methods, 31)), (_use_arrays, (dtype,))]
     if everything:
         jobs += [(_use_windows, (dtype, factor)) for factor in _FACTORS]
         if dtype in _UNSIGNED:
@@ -104,7 +110,8 @@ def _build_pyramids(dtype: str, methods: Sequence[str], edge: int) -> None:
 
 
 def _use_arrays(dtype: str) -> None:
-    """Write and read arrays in memory: parts of blocks, files of one block and of several. Convert blocks to frames."""
+    """Write and read arrays in memory: parts of blocks, files of one block and of several. Convert
+    blocks to frames."""
     import numpy as np
 
     import wkwdask

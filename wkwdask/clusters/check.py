@@ -1,4 +1,5 @@
-"""Check of a cluster: start one worker, let it probe its node, stop it, and compare its facts with those of this machine."""
+"""Check of a cluster: start one worker, let it probe its node, stop it, and compare its facts with
+those of this machine."""
 
 from __future__ import annotations
 
@@ -33,9 +34,26 @@ FROM_DRIVER = "from-here"
 FROM_WORKER = "from-worker"
 _VISIBLE_SECONDS = 30.0  # network file systems may show a new file late
 _NETWORK_FILE_SYSTEMS = (
-    "nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "panfs", "afs", "wekafs", "orangefs",
-    "pvfs2", "9p", "fuse.juicefs", "fuse.s3fs",
-)  # fmt: skip
+    "nfs",
+    "nfs4",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "cifs",
+    "smb3",
+    "ceph",
+    "glusterfs",
+    "fuse.glusterfs",
+    "fuse.sshfs",
+    "panfs",
+    "afs",
+    "wekafs",
+    "orangefs",
+    "pvfs2",
+    "9p",
+    "fuse.juicefs",
+    "fuse.s3fs",
+)
 
 
 def versions() -> dict[str, str]:
@@ -66,7 +84,8 @@ def wait_for_token(path: str, token: str, seconds: float = _VISIBLE_SECONDS) -> 
             with open(path, encoding="ascii") as file:
                 if file.read() == token:
                     return True
-            os.listdir(os.path.dirname(path))  # makes the NFS client refresh its cache of the folder
+            # makes the NFS client refresh its cache of the folder
+            os.listdir(os.path.dirname(path))
         except OSError:
             pass
         if time.monotonic() > until:
@@ -205,7 +224,8 @@ def _probe_by_script(config: ClusterConfig, folder: str, token: str, seconds: fl
         _check_walltime(config, job)
         facts = _wait_for_answer(config, job, answer, output, seconds)
         until = time.monotonic() + _END_SECONDS
-        while _state(job) not in (*END_STATES, "") and time.monotonic() < until:  # let the job clean up before it is cancelled
+        while _state(job) not in (*END_STATES, "") and time.monotonic() < until:
+            # let the job clean up before it is cancelled
             time.sleep(0.2)
         return facts
     finally:
@@ -214,7 +234,8 @@ def _probe_by_script(config: ClusterConfig, folder: str, token: str, seconds: fl
 
 
 def _check_walltime(config: ClusterConfig, job: str) -> None:
-    """Compare the walltime of a script with the limit of the partition that its job was submitted to; the job of the check itself asks for less."""
+    """Compare the walltime of a script with the limit of the partition that its job was submitted
+    to; the job of the check itself asks for less."""
     walltime = options_in(config.text).get("time", "")
     partition = partition_of(job)
     limit = partition_limit(partition, "MaxTime")

@@ -1,4 +1,5 @@
-"""Cluster configurations: search by name, keys with types and defaults, and a check that lists all problems of a file at once."""
+"""Cluster configurations: search by name, keys with types and defaults, and a check that lists all
+problems of a file at once."""
 
 from __future__ import annotations
 
@@ -220,7 +221,8 @@ def _check_jobqueue(values: Mapping[str, Any]) -> list[str]:
 
 
 def _check_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
-    """Check that workers stop before the end of their job, which would kill them together with their tasks."""
+    """Check that workers stop before the end of their job, which would kill them together with
+    their tasks."""
     lifetime, stagger = values["lifetime"], values["lifetime-stagger"] or 0
     if lifetime is None:
         if stagger:
@@ -239,8 +241,10 @@ def _check_one_of_two(values: Mapping[str, Any], first: str, second: str) -> lis
 
 
 _CROSS_CHECKS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
-    "local": lambda _: [], "scheduler": lambda values: _check_one_of_two(values, "address", "scheduler-file"), "jobqueue": _check_jobqueue,
-}  # fmt: skip
+    "local": lambda _: [],
+    "scheduler": lambda values: _check_one_of_two(values, "address", "scheduler-file"),
+    "jobqueue": _check_jobqueue,
+}
 
 
 CLUSTER_VARIABLE = "WKWDASK_CLUSTER"
@@ -352,7 +356,8 @@ def _documents(text: str, path: Path) -> list[Any]:
 
 def _loader() -> Any:
     """Return a YAML loader that rejects duplicate keys and aliases."""
-    # The default loader silently keeps the last of duplicate keys, and a few lines of nested aliases can expand to gigabytes.
+    # The default loader silently keeps the last of duplicate keys, and a few lines of nested
+    # aliases can expand to gigabytes.
     import yaml
 
     def mapping(reader: Any, node: Any) -> dict[Any, Any]:

@@ -1,4 +1,5 @@
-"""Context manager ``wkwdask.cluster``: start a cluster from its configuration or connect to one, and stop what was started."""
+"""Context manager ``wkwdask.cluster``: start a cluster from its configuration or connect to one,
+and stop what was started."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _logger = logging.getLogger(__name__)
 
 
 def expected_size(config: ClusterConfig) -> dict[str, Any]:
-    """Return the final size of a cluster of jobs as dask settings, for plans made before its workers arrive."""
+    """Return the final size of a cluster of jobs as dask settings, for plans made before its
+    workers arrive."""
     if config.kind != "jobqueue":
         return {}
     values = config.values
@@ -52,7 +54,8 @@ def link_settings(config: ClusterConfig) -> dict[str, str]:
 
 
 def announce(config: ClusterConfig, client: Any) -> None:
-    """Print what was started or found on standard error, unless the level of the logger is above warnings."""
+    """Print what was started or found on standard error, unless the level of the logger is above
+    warnings."""
     if _logger.isEnabledFor(logging.WARNING):
         click.echo(f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}", err=True)
 
@@ -73,7 +76,8 @@ def _size(config: ClusterConfig, client: Any) -> str:
 
 
 def _dashboard(client: Any) -> str:
-    """Return the dashboard link, and the SSH command to reach it from outside the cluster network."""
+    """Return the dashboard link, and the SSH command to reach it from outside the cluster
+    network."""
     link = client.dashboard_link if find_spec("bokeh") is not None else None
     if not link:
         return ""
@@ -95,19 +99,22 @@ def cluster(
 ) -> Iterator[Any]:
     """Run the enclosed code on a dask cluster: start or connect to one, and stop what was started.
 
-    Inside, all functions of this package and all computations of dask use the cluster. A line on standard error says what was started, with the link to the
-    dashboard if there is one.
+    Inside, all functions of this package and all computations of dask use the cluster. A line on
+    standard error says what was started, with the link to the dashboard if there is one.
 
     Parameters
     ----------
     config : str, path or mapping, optional
-        Name such as ``"local"`` or ``"slurm-jobqueue"``, path of a configuration, address of a dask scheduler (``"tcp://host:8786"``), scheduler file
-        (``.json``), or mapping of keys to values. Names are searched in the folders of ``$WKWDASK_CLUSTERS``, in ``~/.config/wkwdask/clusters``, then among
-        the shipped ones. Default: ``$WKWDASK_CLUSTER``, which a batch script sets; without it, threads on the cores of this machine.
+        Name such as ``"local"`` or ``"slurm-jobqueue"``, path of a configuration, address of a dask
+        scheduler (``"tcp://host:8786"``), scheduler file (``.json``), or mapping of keys to values.
+        Names are searched in the folders of ``$WKWDASK_CLUSTERS``, in
+        ``~/.config/wkwdask/clusters``, then among the shipped ones. Default: ``$WKWDASK_CLUSTER``,
+        which a batch script sets; without it, threads on the cores of this machine.
     report : str or path, optional
         HTML file for dask's performance report; needs bokeh.
     **overrides : object
-        Keys of the configuration with other values, such as ``jobs=4, queue="short", interface="ib0", dask={...}``; ``_`` stands for ``-``.
+        Keys of the configuration with other values, such as ``jobs=4, queue="short",
+        interface="ib0", dask={...}``; ``_`` stands for ``-``.
 
     Returns
     -------
@@ -121,11 +128,14 @@ def cluster(
     FormatError
         The configuration has problems; the message lists all of them with their keys.
     UnsupportedError
-        The configuration is a batch script or a set of manifests, which cannot run inside this process.
+        The configuration is a batch script or a set of manifests, which cannot run inside this
+        process.
     ModuleNotFoundError
-        A package is not installed: dask-jobqueue comes with ``pip install 'wkwdask[cluster]'``; a report needs bokeh.
+        A package is not installed: dask-jobqueue comes with ``pip install 'wkwdask[cluster]'``; a
+        report needs bokeh.
     TaskFailedError
-        The queueing system rejects the jobs, no job brings a worker, or no scheduler answers at the address.
+        The queueing system rejects the jobs, no job brings a worker, or no scheduler answers at the
+        address.
 
     Examples
     --------
@@ -162,8 +172,9 @@ def _enter(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     """Enter all contexts of a cluster; they end in the reverse order."""
     import dask
 
-    # The handler of SIGTERM comes first, so that the signal stops the cluster too. The settings come before the cluster, which reads them when it starts. The
-    # report comes last, since it is written while the client still exists.
+    # The handler of SIGTERM comes first, so that the signal stops the cluster too. The settings
+    # come before the cluster, which reads them when it starts. The report comes last, since it is
+    # written while the client still exists.
     starter = _STARTERS.get(config.kind, _reject_kind)
     stack.enter_context(sigterm_raises())
     stack.enter_context(dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)}))
@@ -188,8 +199,9 @@ def local_client(config: ClusterConfig) -> Iterator[Any]:
     import dask
     from distributed import Client, LocalCluster
 
-    # By default, dask makes malloc return freed memory at once. The next array of 128 kB or more then faults in all its pages again, which doubles the
-    # time of functions that compute with small NumPy arrays.
+    # By default, dask makes malloc return freed memory at once. The next array of 128 kB or more
+    # then faults in all its pages again, which doubles the time of functions that compute with
+    # small NumPy arrays.
     with dask.config.set({"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}):
         cluster = LocalCluster(**local_arguments(config.values))
     try:
@@ -201,7 +213,8 @@ def local_client(config: ClusterConfig) -> Iterator[Any]:
 
 
 def local_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a LocalCluster, within the limits of CPU affinity, cgroup and SLURM."""
+    """Return the arguments of a LocalCluster, within the limits of CPU affinity, cgroup and
+    SLURM."""
     from wkwdask.graphs.runners import available_memory
     from wkwdask.store.cores import available_cores
 

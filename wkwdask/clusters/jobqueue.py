@@ -1,7 +1,10 @@
-"""Clusters whose workers are jobs of a queueing system, through dask-jobqueue, and the replacement of lost jobs.
+"""Clusters whose workers are jobs of a queueing system, through dask-jobqueue, and the replacement
+of lost jobs.
 
-Dask's adaptive scaling, extended here, detects and replaces lost jobs. Without it, each job that reached its walltime or lifetime, or was preempted or
-cancelled, would shrink the cluster for good: dask-jobqueue resubmits neither jobs of several worker processes, nor jobs cancelled before a worker connected.
+Dask's adaptive scaling, extended here, detects and replaces lost jobs. Without it, each job that
+reached its walltime or lifetime, or was preempted or cancelled, would shrink the cluster for good:
+dask-jobqueue resubmits neither jobs of several worker processes, nor jobs cancelled before a worker
+connected.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ def job_of(worker: Any) -> str:
 
 
 class _Arrivals(SchedulerPlugin):
-    """Report each worker that connects, even if it disconnects before the next look at the cluster."""
+    """Report each worker that connects, even if it disconnects before the next look at the
+    cluster."""
 
     name = "wkwdask-arrivals"
 
@@ -87,7 +91,8 @@ class ResubmittingAdaptive(Adaptive):
             await self._drop_lost_jobs()
             await super().adapt()
             self._num_rejected = 0
-        except RuntimeError as error:  # dask-jobqueue raises it when the queueing system rejects a job
+        except RuntimeError as error:
+            # dask-jobqueue raises it when the queueing system rejects a job
             self._num_rejected += 1
             if self._num_rejected >= _TRIES and not self._connected_workers():
                 await self._give_up(f"jobs cannot be submitted: {rejection_message(error)}")
@@ -107,14 +112,16 @@ class ResubmittingAdaptive(Adaptive):
             return
         self._next_check = now + self._queue_check
         states = await self._states()
-        if states is None and type(self._jobs).__name__ in _QUEUE_COMMANDS:  # the queue is busy: decide next time
+        if states is None and type(self._jobs).__name__ in _QUEUE_COMMANDS:
+            # the queue is busy: decide next time
             return
         self._report_waiting(states or {})
         if reason := await self._why_none_starts(states or {}):
             await self._give_up(reason)
             return
         lost = [name for name in self._late_jobs() if self._is_lost(name, states)]
-        # A job that is in ``worker_spec`` but not in ``workers`` is submitted again at the next scaling of the cluster.
+        # A job that is in ``worker_spec`` but not in ``workers`` is submitted again at the next
+        # scaling of the cluster.
         numbers = {name: self._jobs.workers[name].job_id for name in lost}
         for name in lost:
             job = self._jobs.workers.pop(name)
@@ -149,24 +156,28 @@ class ResubmittingAdaptive(Adaptive):
         return [name for name in self._jobs.workers if now - self._absent_since.get(name, now) >= self._lost_after]
 
     def _is_lost(self, name: str, states: Mapping[str, tuple[str, str]] | None) -> bool:
-        """Decide about a job without a worker; ``states`` is None if the queue cannot be queried."""
+        """Decide about a job without a worker; ``states`` is None if the queue cannot be
+        queried."""
         number = self._jobs.workers[name].job_id
         if number is None:  # its submission was rejected
             return True
         if states is None:
             return name in self._seen
         state = states.get(number, ("", ""))[0]
-        if state in _STARTING_STATES:  # also after a requeue: the job waits for its first worker again
+        if state in _STARTING_STATES:
+            # also after a requeue: the job waits for its first worker again
             self._seen.discard(name)
             return False
         if state == "RUNNING":
             return name in self._seen
-        if name not in self._seen and state not in _EXTERNAL_ENDS:  # it ended by itself before a worker connected, probably because of a faulty script
+        if name not in self._seen and state not in _EXTERNAL_ENDS:
+            # it ended by itself before a worker connected, probably because of a faulty script
             self._num_failed[name] += 1
         return True
 
     def _report_waiting(self, states: Mapping[str, tuple[str, str]]) -> None:
-        """Print why no worker has connected. A job that requests more than its partition offers waits forever."""
+        """Print why no worker has connected. A job that requests more than its partition offers
+        waits forever."""
         numbers = {job.job_id for job in self._jobs.workers.values()}
         waiting = Counter(reason for number, (state, reason) in states.items() if number in numbers and state == "PENDING")
         if waiting and not self._connected_workers() and set(waiting) != self._reported_reasons:
@@ -185,7 +196,8 @@ class ResubmittingAdaptive(Adaptive):
         return await asyncio.to_thread(why_never_started, waiting[0])  # all ask for the same
 
     async def _states(self) -> dict[str, tuple[str, str]] | None:
-        """Query the queue for state and reason of this user's jobs, by job id; None if it cannot be queried or does not answer in time."""
+        """Query the queue for state and reason of this user's jobs, by job id; None if it cannot be
+        queried or does not answer in time."""
         command = _QUEUE_COMMANDS.get(type(self._jobs).__name__)
         if command is None:
             return None
@@ -220,7 +232,8 @@ class ResubmittingAdaptive(Adaptive):
         logs = f"; their output is in {self._logs}" if self._logs else "; their output is in the folder where the command was started, or in log-directory"
         self.failure = f"the cluster was closed: {reason}{logs}"
         click.echo(f"dask cluster: {self.failure}", err=True)
-        # Without its client, the computation ends at once. A client that lost its scheduler would try to connect again for a minute.
+        # Without its client, the computation ends at once. A client that lost its scheduler would
+        # try to connect again for a minute.
         await (self._jobs.scheduler.close(reason="wkwdask-gave-up") if self.client is None else self.client.close())
 
 
@@ -271,7 +284,8 @@ def exports(settings: Mapping[str, Any]) -> list[str]:
 
 def _dask_jobqueue(source: str) -> Any:
     """Import dask-jobqueue without its handler for Ctrl-C."""
-    # On import, dask-jobqueue installs a handler that exits with code 0 on Ctrl-C. An interrupted command must not look like a success.
+    # On import, dask-jobqueue installs a handler that exits with code 0 on Ctrl-C. An interrupted
+    # command must not look like a success.
     before = signal.getsignal(signal.SIGINT)
     module = import_extra("dask_jobqueue", source, "cluster")
     if before is not None and threading.current_thread() is threading.main_thread():
@@ -319,7 +333,8 @@ def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
 
 
 def _submit(cluster: Any, config: ClusterConfig) -> Any:
-    """Submit the minimum number of jobs, so that a rejection raises an error at once, and start adaptive scaling."""
+    """Submit the minimum number of jobs, so that a rejection raises an error at once, and start
+    adaptive scaling."""
     minimum, maximum = job_limits(config)
 
     async def submit() -> None:
@@ -338,7 +353,8 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
         options |= {"interval": adaptive["interval"], "wait_count": adaptive["wait-count"], "target_duration": adaptive["target-duration"]}
     else:
         options["interval"] = _KEPT_INTERVAL
-    if (values["processes"] or values["cores"]) > 1:  # release a job only when all of its processes are idle
+    if (values["processes"] or values["cores"]) > 1:
+        # release a job only when all of its processes are idle
         options["worker_key"] = job_of
     return cluster.adapt(Adaptive=ResubmittingAdaptive, minimum_jobs=minimum, maximum_jobs=maximum, **options)
 
@@ -352,7 +368,8 @@ def _close(cluster: Any) -> None:
 
 
 def render(config: ClusterConfig) -> str:
-    """Return what would be submitted for a configuration, without submitting it or needing a queueing system."""
+    """Return what would be submitted for a configuration, without submitting it or needing a
+    queueing system."""
     if config.text:
         return config.text
     if config.kind == "jobqueue":

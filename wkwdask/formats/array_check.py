@@ -69,7 +69,8 @@ class ArrayCheck:
         return sum((self.check_file(*file) for file in files), Findings())
 
     def check_file(self, file: Vec4, variant: int) -> Findings:
-        """Check the file at an index in the grid of files, under one of the names that it may have."""
+        """Check the file at an index in the grid of files, under one of the names that it may
+        have."""
         name = self.name_of(file, variant)
         path = self.array.store.path_of(name)
         faults, blocks, largest = FaultList(), 0, None
@@ -101,7 +102,8 @@ class ArrayCheck:
         return int(inside.max()) if inside.size else 0
 
     def chunks(self, file: Vec4, opened: StoredFile, faults: FaultList, cells: npt.NDArray[np.int64] | None = None) -> Iterator[CheckedChunk]:
-        """Decode the stored chunks of a file, by default all, and list all faults; without ``decode``, read nothing but its tables."""
+        """Decode the stored chunks of a file, by default all, and list all faults; without
+        ``decode``, read nothing but its tables."""
         array, grid = self.array, self.array.grid
         if not opened.nbytes and not array.layout.is_sharded:
             faults.add(Fault("chunk.empty", opened.name, "0 bytes", "an encoded chunk", voxel=self._voxel(file), offset=0))
@@ -149,7 +151,8 @@ class ArrayCheck:
 
     def intact_chunks(self, file: Vec4, opened: StoredFile, cells: npt.NDArray[np.int64] | None = None) -> Iterator[CheckedChunk]:
         """Yield the chunks of a file, by default all, that are certainly the stored ones."""
-        may_mix_up = isinstance(self.array.layout, Shards) and not self.array.codec.is_delimited  # bytes of another place decode too
+        # bytes of another place decode too
+        may_mix_up = isinstance(self.array.layout, Shards) and not self.array.codec.is_delimited
         if may_mix_up and not self.inspect_shard(opened, self.cells_of(file)).is_intact:
             return
         yield from (chunk for chunk in self.chunks(file, opened, FaultList(), cells) if chunk.voxels is not None)
@@ -166,7 +169,8 @@ class ArrayCheck:
         return replace(self, lost=self.lost & {shard})
 
     def intact_parts(self, block: Vec3) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Yield first channel and voxels (c, x, y, z) of each intact chunk at an index along x, y, z.
+        """Yield first channel and voxels (c, x, y, z) of each intact chunk at an index along x, y,
+        z.
 
         Absent chunks are intact, unless files of the shard are lost.
         """

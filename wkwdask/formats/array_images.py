@@ -36,7 +36,8 @@ class ArrayGeometry(NamedTuple):
     """Axes, mag and position of an array among the levels of its image."""
 
     axes: str
-    """One letter per axis, first to last: ``x``, ``y``, ``z``, ``c``, or ``-`` for another axis of length 1."""
+    """One letter per axis, first to last: ``x``, ``y``, ``z``, ``c``, or ``-`` for another axis of
+    length 1."""
     mag: Mag | None
     """Mag relative to the finest level, None if the ratio is no power of two."""
     lengths_nm: Lengths | None
@@ -46,7 +47,8 @@ class ArrayGeometry(NamedTuple):
 
 
 def xyz_values(values: Any, letters: Sequence[str], default: float) -> Lengths | None:
-    """Return the values of x, y and z from a list of one number per axis, the default for an absent axis; None if it is no such list."""
+    """Return the values of x, y and z from a list of one number per axis, the default for an absent
+    axis; None if it is no such list."""
     if not isinstance(values, (list, tuple)) or len(values) != len(letters):
         return None
     by_letter = dict(zip(letters, values, strict=True))
@@ -55,7 +57,8 @@ def xyz_values(values: Any, letters: Sequence[str], default: float) -> Lengths |
 
 
 def nm_per_unit(units: Mapping[str, Any], default: Any) -> Lengths | None:
-    """Return the nanometers per unit along x, y, z, by the letters of axes, the default unit for an absent axis; None if a unit is no length."""
+    """Return the nanometers per unit along x, y, z, by the letters of axes, the default unit for an
+    absent axis; None if a unit is no length."""
     with contextlib.suppress(ValueError):
         x, y, z = (length_nm(1.0, str(units.get(letter, default))) for letter in "xyz")
         return x, y, z
@@ -63,23 +66,27 @@ def nm_per_unit(units: Mapping[str, Any], default: Any) -> Lengths | None:
 
 
 def guess_ratio(finer: Sequence[float], coarser: Sequence[float]) -> Lengths:
-    """Guess the downsampling factors from the shapes of two levels along x, y, z: the nearest powers of two."""
+    """Guess the downsampling factors from the shapes of two levels along x, y, z: the nearest
+    powers of two."""
     x, y, z = (2.0 ** round(math.log2(max(1, a) / max(1, b))) for a, b in zip(finer, coarser, strict=True))
     return x, y, z
 
 
 def place_fault(finest: tuple[int, float, float], level: tuple[int, float, float]) -> tuple[str, str, str] | None:
-    """Return kind, found and expected values if the voxels of a level along an axis do not cover those of the finest one.
+    """Return kind, found and expected values if the voxels of a level along an axis do not cover
+    those of the finest one.
 
     Each level is given by length, scale and translation.
     """
     (first_length, first_scale, first_shift), (length, scale, shift) = finest, level
-    # A level may lack a part of a voxel at the upper end (lengths rounded down) and reach beyond both ends by less than a voxel (boxes aligned outward).
+    # A level may lack a part of a voxel at the upper end (lengths rounded down) and reach beyond
+    # both ends by less than a voxel (boxes aligned outward).
     covered = first_length * first_scale / scale
     if not covered - 1 + _ROUNDING < length < covered + 2:
         expected = f"about {covered:.1f}, since the finest level has {first_length} voxels of size {first_scale:g}"
         return "image.scale", f"{length} voxels of size {scale:g}", expected
-    # Translations are centers of the first voxels. Software that does not shift coarser levels, or shifts by corners, stays within half a voxel.
+    # Translations are centers of the first voxels. Software that does not shift coarser levels, or
+    # shifts by corners, stays within half a voxel.
     low = ((shift - scale / 2) - (first_shift - first_scale / 2)) / scale
     high = low + length - covered
     is_aligned_outward = low > -1 - _ROUNDING and high > -_ROUNDING
@@ -95,7 +102,8 @@ def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (
 
 
 def array_in_file(path: str, inside: str, grid: ChunkGrid, layout: ShardLayout, codec: ChunkCodec, dtype: np.dtype[Any], **others: Any) -> StoredArray:
-    """Return an array whose chunks all lie in one file, at a path ``inside`` it; ``others`` are fields of :class:`StoredArray`."""
+    """Return an array whose chunks all lie in one file, at a path ``inside`` it; ``others`` are
+    fields of :class:`StoredArray`."""
     folder, name = split(path)
     store = open_store(folder)
     identity = OneFileIdentity(store, name, read_record_state(store, name))
@@ -103,7 +111,8 @@ def array_in_file(path: str, inside: str, grid: ChunkGrid, layout: ShardLayout, 
 
 
 def array_image(format_name: str, folder: str, name: str, levels: Sequence[Level], key: str | None = None, category: str | None = None) -> Image:
-    """Return the image of arrays of the same voxels at several mags; a single array has an empty key."""
+    """Return the image of arrays of the same voxels at several mags; a single array has an empty
+    key."""
     ordered = [levels[n] for n in finest_first([None if level.mag is None else level.mag.factors for level in levels])]
     ordered = [*(level for level in ordered if not level.problem), *(level for level in ordered if level.problem)]
     sizes = ((level.lengths_nm, level.mag) for level in ordered if not level.problem)

@@ -1,4 +1,5 @@
-"""Repair of the broken files of a stored array. Every chunk that decodes is kept byte for byte; others become absent, or are taken from a spare array.
+"""Repair of the broken files of a stored array. Every chunk that decodes is kept byte for byte;
+others become absent, or are taken from a spare array.
 
 A shard is written again, a file with a single chunk is replaced or removed::
 
@@ -86,12 +87,14 @@ class ArrayRepair:
         return [fault for fault in self.check.check_file(file, variant).faults if fault.severity == "error"]
 
     def _set_aside(self, key: str, why: str) -> str:
-        """Keep the old file, before a new one replaces it, so that no crash loses what could not be decoded; a folder with its name is moved."""
+        """Keep the old file, before a new one replaces it, so that no crash loses what could not be
+        decoded; a folder with its name is moved."""
         path = self._store.path_of(key)
         return quarantine(path, self.folder, key, why, keep=files.isfile(path))
 
     def _replace(self, file: Vec4, name: str, why: str, spare: Store | None) -> None:
-        """Replace a file with one chunk by that of the spare array, which may have another name, or remove it."""
+        """Replace a file with one chunk by that of the spare array, which may have another name, or
+        remove it."""
         array = self.check.array
         assert array.naming is not None
         names = () if spare is None else array.naming.names(file)
@@ -139,5 +142,6 @@ class ArrayRepair:
         withdraw_equal(self._store.path_of(key), place)
 
     def _state_of(self, shard: Vec3) -> tuple[int, int]:
-        """Return size and modification time of a shard, or size and digest of a group of files, as file records have them."""
+        """Return size and modification time of a shard, or size and digest of a group of files, as
+        file records have them."""
         return relative_to(self.check.array, self.check.array.origin).group_state(shard)[1:]

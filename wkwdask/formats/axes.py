@@ -1,6 +1,7 @@
 """Axes of arrays by the names that a file states. Does no I/O.
 
-Names that are understood are used, and no name at all means the usual axes of the format. All other names are an error: voxels would end up in wrong places.
+Names that are understood are used, and no name at all means the usual axes of the format. All other
+names are an error: voxels would end up in wrong places.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ _PLACEHOLDER = re.compile(r"(phony_)?dim_\d+|\?|", re.ASCII)
 
 
 def axis_letter(name: str) -> str:
-    """Return the letter of an axis by its name, ``-`` for an axis that is neither spatial nor channels."""
+    """Return the letter of an axis by its name, ``-`` for an axis that is neither spatial nor
+    channels."""
     lower = name.lower()
     return lower if lower in ("x", "y", "z") else "c" if lower in _CHANNELS else "-"
 
 
 def name_by_type(axis: Any) -> str | None:
-    """Return the name of an axis from a text, or an object with a name (or label) and a type; None if it has no name."""
+    """Return the name of an axis from a text, or an object with a name (or label) and a type; None
+    if it has no name."""
     if axis is None or isinstance(axis, str):
         return axis
     if not isinstance(axis, dict):
@@ -42,7 +45,8 @@ def name_by_type(axis: Any) -> str | None:
 
 
 def names_in(value: Any) -> list[str | None]:
-    """Return the axis names that a document states: a text with a letter for each axis, or a list; empty if it states none."""
+    """Return the axis names that a document states: a text with a letter for each axis, or a list;
+    empty if it states none."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -50,12 +54,12 @@ def names_in(value: Any) -> list[str | None]:
     return [name_by_type(axis) for axis in value] if isinstance(value, list) else [str(value)]
 
 
-def axes_of(
-    names: Sequence[str | None], shape: Sequence[int], source: str, *, usual: str, needed: str = "xy", remedy: str = REMEDY
-) -> str:  # fmt: skip
-    """Return the letter of each axis of an array, ``-`` for an axis of length 1 without meaning; raises UnsupportedError for axes that are not supported.
+def axes_of(names: Sequence[str | None], shape: Sequence[int], source: str, *, usual: str, needed: str = "xy", remedy: str = REMEDY) -> str:
+    """Return the letter of each axis of an array, ``-`` for an axis of length 1 without meaning;
+    raises UnsupportedError for axes that are not supported.
 
-    ``usual`` are the names of the axes of an array of this rank that states none, empty if there are none. They also complete names that agree with them.
+    ``usual`` are the names of the axes of an array of this rank that states none, empty if there
+    are none. They also complete names that agree with them.
 
     Examples
     --------

@@ -1,4 +1,5 @@
-"""Bounded decompression of bzip2, xz, zlib and gzip streams: broken or malicious data cannot produce more bytes than expected. Opens no file."""
+"""Bounded decompression of bzip2, xz, zlib and gzip streams: broken or malicious data cannot
+produce more bytes than expected. Opens no file."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ GZIP = Stream("gzip", lambda: zlib.decompressobj(31), zlib.error)
 
 
 def decompress_streams(kind: Stream, data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decompress concatenated streams, up to ``nbytes + 1`` bytes: by the extra byte the caller detects that the data are too long."""
+    """Decompress concatenated streams, up to ``nbytes + 1`` bytes: by the extra byte the caller
+    detects that the data are too long."""
     parts: list[bytes] = []
     rest, room = data, nbytes + 1
     while room and (len(rest) or not parts):

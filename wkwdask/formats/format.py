@@ -1,4 +1,5 @@
-"""Base class of formats: how a format recognises, opens, writes, checks and removes the images that it stores."""
+"""Base class of formats: how a format recognises, opens, writes, checks and removes the images that
+it stores."""
 
 from __future__ import annotations
 
@@ -40,14 +41,16 @@ if TYPE_CHECKING:
 
     Url = str | os.PathLike[str]
 
-# Records and temporary files of wkwdask, files that NFS keeps while a removed file is open, and files that desktops create in any folder.
+# Records and temporary files of wkwdask, files that NFS keeps while a removed file is open, and
+# files that desktops create in any folder.
 IGNORED_NAMES = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 
 
 class MetadataEdit(Protocol):
     """Change of an image's metadata, made when new levels are published; small and picklable.
 
-    The publish record of a job stores it, so that another process can complete a job that was killed.
+    The publish record of a job stores it, so that another process can complete a job that was
+    killed.
     """
 
     kind: ClassVar[str]
@@ -66,27 +69,32 @@ class MetadataEdit(Protocol):
                 raise PermissionError(errno.EACCES, "the image's metadata could not be updated", folder)
 
     def check_current(self) -> None:
-        """Raise ValueError, before anything is published, if the metadata that the edit relies on has changed since."""
+        """Raise ValueError, before anything is published, if the metadata that the edit relies on
+        has changed since."""
         return
 
     @property
     def makes_room(self) -> bool:
-        """Whether existing levels are in the folders of new ones until :meth:`make_room` moves them."""
+        """Whether existing levels are in the folders of new ones until :meth:`make_room` moves
+        them."""
         return False
 
     def make_room(self) -> None:
-        """Move existing levels out of the folders of new ones, before these are published; repeating it has no effect."""
+        """Move existing levels out of the folders of new ones, before these are published;
+        repeating it has no effect."""
         return
 
     def apply(self) -> None:
         """Make the change; applying it twice has the same effect as once."""
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> MetadataEdit:
-        """Return the edit that also sets the largest id of each level, if the metadata stores it."""
+        """Return the edit that also sets the largest id of each level, if the metadata stores
+        it."""
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields and ``kind`` as values for a record; this default is for fields that JSON can represent."""
+        """Return all fields and ``kind`` as values for a record; this default is for fields that
+        JSON can represent."""
         return {"kind": self.kind, **{each.name: getattr(self, each.name) for each in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
@@ -118,7 +126,8 @@ class Summary(Protocol):
 
 
 class SingleFile(Protocol):
-    """New file that contains a whole image: the image is built in a folder, whose files are then packed."""
+    """New file that contains a whole image: the image is built in a folder, whose files are then
+    packed."""
 
     @property
     def path(self) -> str:
@@ -126,14 +135,16 @@ class SingleFile(Protocol):
 
     @property
     def folder(self) -> str:
-        """Folder in which an image is built. The folder above it is hidden and contains nothing else."""
+        """Folder in which an image is built. The folder above it is hidden and contains nothing
+        else."""
 
     @property
     def folder_url(self) -> str:
         """URL of that folder, with the prefix of the format."""
 
     def check(self, existing: str, options: Mapping[str, Any]) -> None:
-        """Raise ExistsError, MissingError or UnsupportedError, before any work is done, if the file cannot be written with some storage options."""
+        """Raise ExistsError, MissingError or UnsupportedError, before any work is done, if the file
+        cannot be written with some storage options."""
 
     def can_pack(self, folder: str) -> bool:
         """Return whether a folder is an image that can be packed unchanged."""
@@ -142,10 +153,12 @@ class SingleFile(Protocol):
         """Pack an image, and return the number of its files and the size of the new file."""
 
     def pack_built(self, call: str) -> None:
-        """Pack the image in :attr:`folder` and remove the folder above it; ``call`` tells the calls that can be interrupted apart."""
+        """Pack the image in :attr:`folder` and remove the folder above it; ``call`` tells the calls
+        that can be interrupted apart."""
 
     def finish(self, call: str) -> bool:
-        """Publish the files that interrupted calls had completed, and return whether this call was one of them."""
+        """Publish the files that interrupted calls had completed, and return whether this call was
+        one of them."""
 
     def path_inside(self, path: str) -> str:
         """Return the path in the file for one in :attr:`folder`."""
@@ -154,8 +167,9 @@ class SingleFile(Protocol):
 class ArrayFormat:
     """Base class of a format; :mod:`wkwdask.formats.registry` lists one instance of each.
 
-    Defaults are those of a read-only format: it must define ``name``, :meth:`recognise` and :meth:`find`. A format that writes also defines :meth:`target`,
-    ``options`` and ``edits``. ``tests/support/toy_format.py`` is a complete example.
+    Defaults are those of a read-only format: it must define ``name``, :meth:`recognise` and
+    :meth:`find`. A format that writes also defines :meth:`target`, ``options`` and ``edits``.
+    ``tests/support/toy_format.py`` is a complete example.
     """
 
     name: ClassVar[str]
@@ -177,7 +191,8 @@ class ArrayFormat:
     options: ClassVar[type[StorageOptions]] = StorageOptions
     """Storage options of new arrays."""
     counts_from_finest: ClassVar[bool] = False
-    """Whether mags count from the finest stored level, so that a finer level changes the mags of all others."""
+    """Whether mags count from the finest stored level, so that a finer level changes the mags of
+    all others."""
     why_no_zarr_files: ClassVar[str] = "its chunks have no codec in Zarr"
     """Why ``zarr.json`` files beside the data cannot describe it, empty if they can."""
     has_plain_arrays: ClassVar[bool] = False
@@ -200,7 +215,8 @@ class ArrayFormat:
         raise NotImplementedError
 
     def guess_can_open(self, url: object) -> bool:
-        """Return whether a path or URL is of the format, for software that asks several libraries (xarray's engines)."""
+        """Return whether a path or URL is of the format, for software that asks several libraries
+        (xarray's engines)."""
         if self.url_name.is_in(url):
             return True
         if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
@@ -208,7 +224,8 @@ class ArrayFormat:
         return self.recognise(local_path(url))
 
     def claims(self, path: str) -> bool:
-        """Return whether a local folder that another format recognises belongs to an image of this format."""
+        """Return whether a local folder that another format recognises belongs to an image of this
+        format."""
         return False
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
@@ -220,7 +237,8 @@ class ArrayFormat:
         return self.url_name.is_in(url)
 
     def check_writable(self, url: Url) -> None:
-        """Raise UnsupportedError if the format cannot write; all verbs that change an image of the format ask first."""
+        """Raise UnsupportedError if the format cannot write; all verbs that change an image of the
+        format ask first."""
         if type(self).target is ArrayFormat.target:
             raise self._read_only(url)
 
@@ -228,22 +246,26 @@ class ArrayFormat:
         return UnsupportedError(f"{os.fspath(url)}: the format {self.name} is read-only; convert() writes the data in another format, such as WKW")
 
     def single_file(self, url: object) -> SingleFile | None:
-        """Return the new file that a target names, if it shall contain a whole image; None for other targets."""
+        """Return the new file that a target names, if it shall contain a whole image; None for
+        other targets."""
         del url
         return None
 
     def target(self, destination: Destination) -> TargetImage:
-        """Return the image at a destination, new or existing; raises ExistsError, FormatError or MissingError."""
+        """Return the image at a destination, new or existing; raises ExistsError, FormatError or
+        MissingError."""
         raise self._read_only(destination.url)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        """Return an existing image as the target of levels that are computed from one of its levels."""
+        """Return an existing image as the target of levels that are computed from one of its
+        levels."""
         raise UnsupportedError(f"{image.folder}: levels of {self.options.title} cannot be computed from each other yet; convert() it to WKW or precomputed")
 
     def level_copies(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[LevelCopy]:
-        """Return the levels to copy or to store again, with their destinations in an image of the same format; by default all selected levels."""
+        """Return the levels to copy or to store again, with their destinations in an image of the
+        same format; by default all selected levels."""
         image = replace(self.find(url).choose(None if layers is None else layers[0]), allow_external=allow_external)
         selected = image.selected if levels is None else tuple(map(image.find, levels))
         if levels is None:
@@ -257,7 +279,7 @@ class ArrayFormat:
         specs = tuple(replace(LevelSpec.like(array, is_copy=True), source=array) for array in arrays)
         destination = Destination(
             f"{self.name}://{folder}", levels=specs, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True, image=image
-        )  # fmt: skip
+        )
         return [LevelCopy(image, level, replace(destination, mag=level.mag)) for level in selected]
 
     def layers_to_copy(self, url: Url) -> list[str] | None:
@@ -271,12 +293,14 @@ class ArrayFormat:
         return []
 
     def prepare_copy(self, url: Url, target: Url | None) -> AbstractContextManager[None]:
-        """Create the container of the copied levels if writing them does not create it. One that is still empty after an error is removed."""
+        """Create the container of the copied levels if writing them does not create it. One that is
+        still empty after an error is removed."""
         del url, target
         return contextlib.nullcontext()
 
     def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
-        """Return the work folder of a job that changes an existing level, which is above a single array, and the folder of that level.
+        """Return the work folder of a job that changes an existing level, which is above a single
+        array, and the folder of that level.
 
         Raises UnsupportedError for a level outside of the root of the image.
         """
@@ -289,15 +313,18 @@ class ArrayFormat:
         return in_place_target(volume, write)
 
     def partial_write_edit(self, image: Image) -> MetadataEdit | None:
-        """Return the edit that follows a write to a part of a level, completed by :meth:`MetadataEdit.with_maxima`."""
+        """Return the edit that follows a write to a part of a level, completed by
+        :meth:`MetadataEdit.with_maxima`."""
         return None
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:
-        """Return the level extended to everything in its files, which can be more than the image shows."""
+        """Return the level extended to everything in its files, which can be more than the image
+        shows."""
         return volume
 
     def is_uniform(self, volume: StoredArray) -> bool:
-        """Return whether all files of a level are encoded as the level states; files of other software may differ."""
+        """Return whether all files of a level are encoded as the level states; files of other
+        software may differ."""
         del volume
         return True
 
@@ -316,11 +343,13 @@ class ArrayFormat:
         return summarize_arrays(url, self.find(url).layers)
 
     def category_of(self, image: Image, volume: Volume) -> str | None:
-        """Return the category of an image, guessed from one of its levels if the image does not state it."""
+        """Return the category of an image, guessed from one of its levels if the image does not
+        state it."""
         return image.category or guess_category(volume.dtype, volume.num_channels)
 
     def stored_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the type in which new levels store voxels of a type: the same, or a wider one where the format lacks it."""
+        """Return the type in which new levels store voxels of a type: the same, or a wider one
+        where the format lacks it."""
         return common_dtype(dtype)
 
     def default_method(self, category: str) -> str:
@@ -328,7 +357,8 @@ class ArrayFormat:
         return {"color": "median", "segmentation": "mode"}[category]
 
     def is_level_folder(self, folder: str) -> bool:
-        """Return whether a folder contains one level and nothing else, so that a job may replace it."""
+        """Return whether a folder contains one level and nothing else, so that a job may replace
+        it."""
         if self.record_of(folder) is None:
             return False
         with files.scandir(folder) as entries:
@@ -336,7 +366,8 @@ class ArrayFormat:
             return all(re.fullmatch(self.level_entries, name) or IGNORED_NAMES.fullmatch(name) for name in names)
 
     def record_of(self, folder: str) -> str | None:
-        """Return the file that marks a folder as a level, None if there is none; all files of the level are assumed to have its mode."""
+        """Return the file that marks a folder as a level, None if there is none; all files of the
+        level are assumed to have its mode."""
         path = f"{folder}/{self.level_record}"
         return path if self.level_record and files.isfile(path) else None
 
@@ -349,13 +380,16 @@ class ArrayFormat:
         return None
 
     def outermost(self, folder: str) -> str:
-        """Return the outermost local folder whose documents describe the image in a folder: the folder itself, or one above it."""
+        """Return the outermost local folder whose documents describe the image in a folder: the
+        folder itself, or one above it."""
         return folder
 
-    # -------------------------------------------------------------------------------------------- checking
+    # --------------------------------------------------------------------------------------------
+    # checking
 
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
-        """Return the scope of verify, without reading a chunk; with ``pyramid``, coarser levels are compared with finer ones."""
+        """Return the scope of verify, without reading a chunk; with ``pyramid``, coarser levels are
+        compared with finer ones."""
         del pyramid
         location = self.url_name.location(url)
         try:
@@ -367,30 +401,36 @@ class ArrayFormat:
         return inspect_arrays(location, resolved, mags, self)
 
     def document_faults(self, folder: str) -> Iterable[Fault]:
-        """Return the faults of the documents in the folder of an image or group that do not keep its levels from being opened."""
+        """Return the faults of the documents in the folder of an image or group that do not keep
+        its levels from being opened."""
         del folder
         return ()
 
     def document_repair(self, scope: Scope, findings: Mapping[str, Findings], options: RepairOptions) -> DocumentRepair:
-        """Return the repair of the documents of a scope; ``findings`` are those of the files, by the keys of their levels."""
+        """Return the repair of the documents of a scope; ``findings`` are those of the files, by
+        the keys of their levels."""
         del scope, findings, options
         return DocumentRepair()
 
-    # -------------------------------------------------------------------------------------------- removing
+    # --------------------------------------------------------------------------------------------
+    # removing
 
     def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
-        """Resolve a path or URL to the images whose levels can be removed; raises FormatError or MissingError."""
+        """Resolve a path or URL to the images whose levels can be removed; raises FormatError or
+        MissingError."""
         self.check_writable(url)
         resolved = self.find(url)
         return replace(resolved, layers=tuple(replace(image, allow_external=allow_external) for image in resolved.layers))
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
-        """Return the scheme of URLs by which Neuroglancer reads the stored files of an image and its levels, None if it cannot."""
+        """Return the scheme of URLs by which Neuroglancer reads the stored files of an image and
+        its levels, None if it cannot."""
         del image, volumes
         return None
 
     def viewer_documents(self, image: Image, *, is_rgb: bool) -> dict[str, bytes]:
-        """Return documents that Neuroglancer gets in place of stored ones, by their keys in the folder of the image."""
+        """Return documents that Neuroglancer gets in place of stored ones, by their keys in the
+        folder of the image."""
         del image, is_rgb
         return {}
 
@@ -400,7 +440,8 @@ class ArrayFormat:
         return ""
 
     def check_removable(self, image: Image, folder: str) -> str:
-        """Raise an error unless a folder contains one level of the image and nothing else; returns the folder to remove, with links resolved."""
+        """Raise an error unless a folder contains one level of the image and nothing else; returns
+        the folder to remove, with links resolved."""
         folder = checked_folder(image, folder, f"and may belong to somebody else; {self.unlisting}, allow_external=True deletes them there")
         above = dirname(folder)
         if files.isdir(above) and not files.is_writable(above):
@@ -418,12 +459,14 @@ class ArrayFormat:
         return "is not a level of an image, or contains other files too"
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
-        """Return the edit that removes levels from the documents, None if no document lists them."""
+        """Return the edit that removes levels from the documents, None if no document lists
+        them."""
         keys = tuple(level.key for level in levels if level.key)
         return None if self.removal is None or not keys else self.removal(image.folder, keys)
 
     def remove_image_files(self, folder: str) -> None:
-        """Remove the files that describe an image after its last level, if the folder contains nothing else."""
+        """Remove the files that describe an image after its last level, if the folder contains
+        nothing else."""
         for name in self.image_files if self.is_bare(folder) else ():
             path = f"{folder}/{name}"
             if files.lexists(path):
@@ -434,5 +477,6 @@ class ArrayFormat:
                 remove_dead_lock(path)  # of a process that was killed after it removed the file
 
     def is_bare(self, folder: str) -> bool:
-        """Return whether a folder contains nothing but documents of the image and leftovers of jobs."""
+        """Return whether a folder contains nothing but documents of the image and leftovers of
+        jobs."""
         return files.isdir(folder) and all(name in self.image_files or name.startswith(".") for name in files.listdir(folder))

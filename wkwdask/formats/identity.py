@@ -1,4 +1,5 @@
-"""Identity of a stored array that one file describes: detect that another array has taken its place."""
+"""Identity of a stored array that one file describes: detect that another array has taken its
+place."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class RecordState:
 
 
 def read_record_state(store: Store, record: str, records: Store | None = None) -> RecordState | None:
-    """Return the state of the record of an array, in its folder or in ``records``; None if the record does not exist."""
+    """Return the state of the record of an array, in its folder or in ``records``; None if the
+    record does not exist."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         status = files.stat((records or store).path_of(record))
         return RecordState((status.st_ino, status.st_mtime_ns, status.st_size), _inode(store.url))
@@ -52,7 +54,8 @@ class FileIdentity(ABC):
     opened: RecordState | None
     """State when the array was opened, None if nothing is checked."""
 
-    noun: ClassVar[str] = "array"  # for errors: noun for the described array, and for what is gone without the record
+    # for errors: noun for the described array, and for what is gone without the record
+    noun: ClassVar[str] = "array"
     whole_noun: ClassVar[str] = "array"
 
     def at(self, store: Store) -> Self:
@@ -89,7 +92,8 @@ class FileIdentity(ABC):
     def check(self, *, has_absent: bool) -> None:
         """Raise ReplacedError or MissingError if the array is not the one that was opened.
 
-        With ``has_absent``, a chunk was missing: it reads as zeros only if the folder is the same, still mounted, and not replaced by another array.
+        With ``has_absent``, a chunk was missing: it reads as zeros only if the folder is the same,
+        still mounted, and not replaced by another array.
         """
         if not self.store.is_local:
             return
@@ -98,7 +102,9 @@ class FileIdentity(ABC):
         if self.opened is None:
             return
         if not has_absent and _inode(self.store.url) == self.opened.folder:
-            return  # no chunk is missing and the folder is the same: each read calls this, so it costs one stat
+            # no chunk is missing and the folder is the same: each read calls this, so it costs one
+            # stat
+            return
         now = read_record_state(self.store, self.record_name, self.records)
         if now is None:
             raise MissingError(f"{self.path}: not found: the {self.whole_noun} is gone or its file system is not mounted")
@@ -132,7 +138,8 @@ class JsonIdentity(FileIdentity):
 
 @dataclass(frozen=True, slots=True)
 class OneFileIdentity(FileIdentity):
-    """Identity of an array in one file, which describes the array and contains its voxels: any change makes it another array."""
+    """Identity of an array in one file, which describes the array and contains its voxels: any
+    change makes it another array."""
 
     noun: ClassVar[str] = "data"
     whole_noun: ClassVar[str] = "file"

@@ -1,4 +1,5 @@
-"""Scope of verify: levels of images, checks of their files, and faults of documents, folders and file names. Never writes."""
+"""Scope of verify: levels of images, checks of their files, and faults of documents, folders and
+file names. Never writes."""
 
 from __future__ import annotations
 
@@ -85,17 +86,20 @@ class LevelScope(Protocol):
         """List the stored files."""
 
     def check(self, *, decode: bool) -> FileCheck | None:
-        """Return the check of its files, None if their expected content is unknown; with ``decode``, all chunks are decoded."""
+        """Return the check of its files, None if their expected content is unknown; with
+        ``decode``, all chunks are decoded."""
 
     def files_per_task(self) -> int:
         """Return how many files one task checks."""
 
     def changed_sizes(self, broken: AbstractSet[str]) -> Iterator[Fault]:
-        """Yield the faults of files, except broken ones, whose size differs from that in the record of the job that wrote them."""
+        """Yield the faults of files, except broken ones, whose size differs from that in the record
+        of the job that wrote them."""
         del broken
         return iter(())
 
-    # -------------------------------------------------------------------------------------------- comparison of mags
+    # --------------------------------------------------------------------------------------------
+    # comparison of mags
 
     @property
     def can_be_read(self) -> bool:
@@ -116,12 +120,14 @@ class LevelScope(Protocol):
         """Return the paths of all files of a completely stored shard."""
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Any:
-        """Return the array that rewrites single shards, in place or in another folder; ``box`` is relative to the origin of the grid."""
+        """Return the array that rewrites single shards, in place or in another folder; ``box`` is
+        relative to the origin of the grid."""
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         """Group faults of files, given by path, by the shards that they affect."""
 
-    # -------------------------------------------------------------------------------------------- repair
+    # --------------------------------------------------------------------------------------------
+    # repair
 
     @property
     def absent_value(self) -> str:
@@ -129,13 +135,16 @@ class LevelScope(Protocol):
         return "ZEROS"
 
     def files_of(self, shard: Vec3) -> list[Any]:
-        """List the existing files of a shard, in the form that :meth:`FileCheck.check_files` accepts."""
+        """List the existing files of a shard, in the form that :meth:`FileCheck.check_files`
+        accepts."""
 
     def state_of(self, shard: Vec3) -> tuple[int, int]:
-        """Return size and modification time of a shard, or size and digest of a group of files, as file records have them; zeros if it is absent."""
+        """Return size and modification time of a shard, or size and digest of a group of files, as
+        file records have them; zeros if it is absent."""
 
     def repairer(self) -> LevelRepair | None:
-        """Return the repair of broken shards from their intact chunks, None if there is no such repair."""
+        """Return the repair of broken shards from their intact chunks, None if there is no such
+        repair."""
         return None
 
     def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
@@ -147,7 +156,8 @@ class LevelScope(Protocol):
         return None
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
-        """Return whether its documents have not changed since the check, in which they were valid if ``is_document_good``."""
+        """Return whether its documents have not changed since the check, in which they were valid
+        if ``is_document_good``."""
 
 
 @dataclass(frozen=True)
@@ -175,21 +185,25 @@ class Scope:
     """Folder outside of which files may belong to somebody else."""
 
     def is_inside(self, path: str) -> bool:
-        """Return whether a file or folder belongs to the scope: documents and links can lead to files of others."""
+        """Return whether a file or folder belongs to the scope: documents and links can lead to
+        files of others."""
         return self.root.outside(path) is None
 
     def copies(self, path: str, layer: Any) -> Iterator[tuple[Any, Any] | None]:
-        """Yield pairs of an open level and its copy in a leftover folder; None if they cannot be compared."""
+        """Yield pairs of an open level and its copy in a leftover folder; None if they cannot be
+        compared."""
         del path, layer
         yield None
 
     def conclude(self, findings: Mapping[str, Findings]) -> Iterator[Fault]:
-        """Yield faults of documents that contradict the contents of files; ``findings`` are those of the files, by the keys of their levels."""
+        """Yield faults of documents that contradict the contents of files; ``findings`` are those
+        of the files, by the keys of their levels."""
         del findings
         return iter(())
 
 
-# ------------------------------------------------------------------------------------------------ stored arrays
+# ------------------------------------------------------------------------------------------------
+# stored arrays
 
 
 @dataclass(frozen=True)
@@ -321,7 +335,8 @@ class ArrayScope(LevelScope):
         return {shard: shard_faults for shard, shard_faults in by_shard.items() if shard_faults}
 
     def _lost_files(self) -> dict[Vec3, Fault]:
-        """Return a fault for each shard with lost files, by the record of the job that wrote the level."""
+        """Return a fault for each shard with lost files, by the record of the job that wrote the
+        level."""
         array, faults = self._relative_array(), {}
         for shard, (found, nbytes) in self._other_sizes.items():
             if found is None or (found < nbytes and self._has_lost_files(shard)):
@@ -331,7 +346,8 @@ class ArrayScope(LevelScope):
 
     @cached_property
     def _other_sizes(self) -> dict[Vec3, tuple[int | None, int]]:
-        """Return the shards whose size differs from that in the record: the stored size, None if no file exists, and the recorded one [bytes]."""
+        """Return the shards whose size differs from that in the record: the stored size, None if no
+        file exists, and the recorded one [bytes]."""
         record = read_file_record(self.folder) if self.array.can_list else None
         if record is None:
             return {}
@@ -355,7 +371,8 @@ class ArrayScope(LevelScope):
         """Return whether files are gone from a group that is smaller than recorded."""
         array = self._relative_array()
         (recorded,), stored = array.store.states([FILE_RECORD_NAME]), array.states_of_shard(shard)
-        # A file that other software wrote is newer than the record. Entries that are no files have faults of their own.
+        # A file that other software wrote is newer than the record. Entries that are no files have
+        # faults of their own.
         is_older = recorded is not None and all(state.mtime_ns <= recorded.mtime_ns for _, state in stored)
         return is_older and not array.has_single_file_shards and len(array.files_of_shard(shard)) == len(stored)
 
@@ -395,7 +412,8 @@ class ArrayScope(LevelScope):
         yield from self._stray_faults(strays, has_chunks=bool(listed))
 
     def _numbers_in(self, path: str) -> tuple[int, ...] | None:
-        """Return the numbers in the name of a chunk or shard, inside or outside of the grid; None for another name."""
+        """Return the numbers in the name of a chunk or shard, inside or outside of the grid; None
+        for another name."""
         naming = self.array.naming
         return naming.parse(path[len(self.folder) + 1 :]) if isinstance(naming, GridNaming) else None
 
@@ -419,7 +437,8 @@ class ArrayScope(LevelScope):
 
 
 class InspectedFormat(Protocol):
-    """Knowledge of a format about its documents, see :class:`wkwdask.formats.format.ArrayFormat`."""
+    """Knowledge of a format about its documents, see
+    :class:`wkwdask.formats.format.ArrayFormat`."""
 
     documents: ClassVar[tuple[str, ...]]
     image_files: ClassVar[tuple[str, ...]]
@@ -504,6 +523,7 @@ def _other_namings(naming: GridNaming) -> Iterator[GridNaming]:
 
 
 def by_written_units(array: StoredArray) -> StoredArray:
-    """Return a sharded array with each file as one shard, as tasks write them; readers group small files."""
+    """Return a sharded array with each file as one shard, as tasks write them; readers group small
+    files."""
     grid = array.grid
     return replace(array, grid=replace(grid, unit=grid.file[1:])) if array.layout.is_sharded and grid.file is not None else array

@@ -1,4 +1,5 @@
-"""Leftovers in the folders of images: temporary files, half-built mags of webknossos, and the quarantine of repairs."""
+"""Leftovers in the folders of images: temporary files, half-built mags of webknossos, and the
+quarantine of repairs."""
 
 from __future__ import annotations
 
@@ -17,18 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUARANTINE_NAME = ".wkwdask-quarantine"
-# Temporary names of other software. n5-java and z5 have none: they lock or write the file itself, and a killed process leaves it empty or cut off.
+# Temporary names of other software. n5-java and z5 have none: they lock or write the file itself,
+# and a killed process leaves it empty or cut off.
 _OTHER_TEMPORARY = re.compile(
     r".*\.wkw(_tmp|\.tmp)"  # the reference library and webknossos-wrap's Scala code
     r"|.*\.[0-9a-f]{32}\.partial"  # zarr-python 2 and 3: NAME.UUID.partial
     r"|.*\.__lock"  # tensorstore, file driver: NAME.__lock is written, then renamed
-    r"|((zarr|attributes)\.json|\.z(array|attrs|group|metadata)|[c\d.]*\d)\.tmp"  # zarrs, atomic writes: NAME.tmp
+    # zarrs, atomic writes: NAME.tmp
+    r"|((zarr|attributes)\.json|\.z(array|attrs|group|metadata)|[c\d.]*\d)\.tmp"
 )
-_STAGED_FOLDER = re.compile(r"\.rechunk-[0-9a-f-]{36}")  # where webknossos builds a mag before it replaces another
+# where webknossos builds a mag before it replaces another
+_STAGED_FOLDER = re.compile(r"\.rechunk-[0-9a-f-]{36}")
 
 
 def leftovers_in(folder: str) -> Iterator[Fault]:
-    """Yield a fault for each leftover directly in the folder of an image or dataset; locks and job folders are not included."""
+    """Yield a fault for each leftover directly in the folder of an image or dataset; locks and job
+    folders are not included."""
     with files.scandir(folder) as scanned:
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
@@ -50,12 +55,14 @@ def temporary_fault(path: str) -> Fault | None:
 
 
 def is_external_temporary(path: str) -> bool:
-    """Return whether a temporary file is named by other software: then only its age shows that no process writes it."""
+    """Return whether a temporary file is named by other software: then only its age shows that no
+    process writes it."""
     return not path.endswith(files.TEMPORARY_SUFFIX)
 
 
 def age_seconds(path: str) -> float:
-    """Return the seconds since the last write to a file, or to any file below a folder; without files, the seconds since 1970. Never negative."""
+    """Return the seconds since the last write to a file, or to any file below a folder; without
+    files, the seconds since 1970. Never negative."""
     latest = 0.0
     for folder, _, names in [("", [], [path]), *files.walk(path)]:
         for name in names:
@@ -76,7 +83,8 @@ def describe_age(path: str) -> str:
 
 
 def quarantine(path: str, level_folder: str, relative_path: str, why: str, *, keep: bool = False) -> str:
-    """Move a broken file to the quarantine beside its level, with a text file that states the reason; with ``keep``, link or copy it instead."""
+    """Move a broken file to the quarantine beside its level, with a text file that states the
+    reason; with ``keep``, link or copy it instead."""
     parent, level = split(level_folder)
     place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{relative_path}")
     Root(parent, noun="folder").check(place, advice="and nothing is set aside there; remove the link")
@@ -93,7 +101,8 @@ def quarantine(path: str, level_folder: str, relative_path: str, why: str, *, ke
 
 
 def remove_quarantined_temporaries(level_folder: str) -> None:
-    """Remove what killed repairs of a level left of files in the quarantine; the caller holds the lock of the level."""
+    """Remove what killed repairs of a level left of files in the quarantine; the caller holds the
+    lock of the level."""
     parent, level = split(level_folder)
     if not files.islink(f"{parent}/{QUARANTINE_NAME}"):
         for folder, _, names in files.walk(f"{parent}/{QUARANTINE_NAME}/{level}"):
@@ -103,7 +112,8 @@ def remove_quarantined_temporaries(level_folder: str) -> None:
 
 
 def withdraw_equal(path: str, place: str) -> bool:
-    """Remove the copy of a file from the quarantine if the file has not changed since; return whether it was removed."""
+    """Remove the copy of a file from the quarantine if the file has not changed since; return
+    whether it was removed."""
     if not files.isfile(path) or not files.isfile(place) or not (files.samefile(path, place) or is_equal(path, place)):
         return False
     for copy in (place, f"{place}.txt"):

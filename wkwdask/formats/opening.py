@@ -1,4 +1,5 @@
-"""Resolve the path or URL that a user names to the image to read, or to the place where levels are written."""
+"""Resolve the path or URL that a user names to the image to read, or to the place where levels are
+written."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
 
 
 def recognised_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return a remote URL that names no format with the prefix of the format whose documents are there; other URLs are returned unchanged."""
+    """Return a remote URL that names no format with the prefix of the format whose documents are
+    there; other URLs are returned unchanged."""
     text = os.fspath(url)
     if is_remote(text) and format_of(url) is None:
         store = open_store(text)
@@ -72,7 +74,8 @@ def recognised_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 
 def prefixed_url(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return a URL as ``find`` opens it: with the prefix of the format that was recognised, if it names none and is remote."""
+    """Return a URL as ``find`` opens it: with the prefix of the format that was recognised, if it
+    names none and is remote."""
     if is_remote(os.fspath(url)) and format_of(url) is None:
         try:
             default_format().find(url, None)
@@ -92,7 +95,8 @@ def use_storage_options(url: str | os.PathLike[str], options: Mapping[str, Any] 
 
 
 def explain_missing(url: str | os.PathLike[str]) -> None:
-    """Raise an error that says how to name what a user may mean: a format by a prefix, or a path in a zip. Other URLs pass."""
+    """Raise an error that says how to name what a user may mean: a format by a prefix, or a path in
+    a zip. Other URLs pass."""
     text = os.fspath(url)
     _check_zips_exist(location_of(text))
     if not is_remote(location_of(text)):
@@ -112,7 +116,8 @@ def _check_zips_exist(location: str) -> None:
 
 
 def _explain_missing_in_zip(text: str) -> None:
-    """Raise MissingError with URLs of images if a path leads through a zip as if it were a folder, or is a zip without an image at its root."""
+    """Raise MissingError with URLs of images if a path leads through a zip as if it were a folder,
+    or is a zip without an image at its root."""
     through = re.match(r"(.*?\.(?:zip|ozx))/+(.*[^/])/*$", text, re.IGNORECASE)
     if through is not None and files.isfile(local_path(location_of(through[1])).removesuffix(ZIP)):
         raise MissingError(f"{text}: is a path in a zip; write {through[1]}{ZIP}{through[2]}")
@@ -140,7 +145,8 @@ def is_readable(layer: Image, mag: Mag) -> bool:
 
 
 def describe_unusable_levels(image: Image) -> str:
-    """Return a note on the levels of an image that have no mag or cannot be opened, an empty string if there are none."""
+    """Return a note on the levels of an image that have no mag or cannot be opened, an empty string
+    if there are none."""
     unusable = [f"{level.key!r} ({level.problem or 'no mag'})" for level in image.levels if level.problem or level.mag is None]
     return f"levels left out: {', '.join(unusable)}" if unusable else ""
 
@@ -154,7 +160,8 @@ class _CachedVolume(NamedTuple):
     """Inode, time and size of the records of a dataset that lead to the volume."""
 
     def is_fresh(self) -> bool:
-        """Return whether no record has changed; records of remote volumes are trusted for a minute."""
+        """Return whether no record has changed; records of remote volumes are trusted for a
+        minute."""
         if self.stamps:
             # Whether a missing record exists now is asked without the cost of an exception.
             return all(_stamp(record) == stamp if stamp is not None else not files.exists(record) for record, stamp in self.stamps.items())
@@ -165,7 +172,8 @@ _cache: LruCache[_CachedVolume] = LruCache(128)
 
 
 def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, refresh: bool = False) -> StoredArray:
-    """Open the level that a user names; without ``refresh``, return it from a cache as long as none of its records has changed."""
+    """Open the level that a user names; without ``refresh``, return it from a cache as long as none
+    of its records has changed."""
     key = (anchored(os.fspath(url)), layer, mag, access_of(location_of(url)) if is_remote(os.fspath(url)) else None)
     cached = _cache.get(key)
     if cached is not None and not refresh and cached.is_fresh():
@@ -174,7 +182,8 @@ def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag 
     resolved = find(url)
     image, volume = resolved.open(layer, mag)
     listed = resolved.choose_listed(layer)
-    # A path without a mag means the finest mag that was written, which can become another one: only a named mag is cached.
+    # A path without a mag means the finest mag that was written, which can become another one: only
+    # a named mag is cached.
     if listed.container is None:
         is_cacheable, records = mag is not None or is_remote(volume.name) or image.key is not None, []
     else:
@@ -208,19 +217,22 @@ def is_dataset(url: str | os.PathLike[str]) -> bool:
 
 
 def single_file_of(url: object) -> SingleFile | None:
-    """Return the new file that a target names, if it shall contain a whole image; None for other targets."""
+    """Return the new file that a target names, if it shall contain a whole image; None for other
+    targets."""
     return next(filter(None, (fmt.single_file(url) for fmt in formats())), None)
 
 
 def format_of_target(url: object) -> ArrayFormat:
-    """Return the format of a new target: the format that its URL names, else that of datasets; raises UnsupportedError if it is read-only."""
+    """Return the format of a new target: the format that its URL names, else that of datasets;
+    raises UnsupportedError if it is read-only."""
     found = next((fmt for fmt in formats() if fmt.names_target(url)), default_format())
     found.check_writable(str(url))
     return found
 
 
 def format_to_save(url: str | os.PathLike[str]) -> ArrayFormat:
-    """Return the format in which an array is saved: that of the prefix, of the suffix of a folder, or of the existing image, else that of datasets."""
+    """Return the format in which an array is saved: that of the prefix, of the suffix of a folder,
+    or of the existing image, else that of datasets."""
     named = format_of_target(url)
     if named is not default_format():
         return named
@@ -234,7 +246,8 @@ def _format_of_suffix(path: str) -> ArrayFormat | None:
 
 
 def target_for(destination: Destination) -> TargetImage:
-    """Return the image, new or existing, at a destination; raises UnsupportedError for one in a zip."""
+    """Return the image, new or existing, at a destination; raises UnsupportedError for one in a
+    zip."""
     named = location_of(destination.url)
     _check_not_zipped(named if is_remote(named) else local_path(named))
     return format_of_target(destination.url).target(destination)
@@ -254,7 +267,8 @@ def target_in(image: Image, allow_external: bool) -> TargetImage:
 
 
 def open_in_place(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
-    """Open a level that is written in place; names and links may leave the root of its image only with ``allow_external``."""
+    """Open a level that is written in place; names and links may leave the root of its image only
+    with ``allow_external``."""
     resolved = find(url)
     check_stored_as_wkw(resolved.choose_listed(None))
     image, volume = resolved.open(None, mag)
@@ -271,7 +285,8 @@ def why_not_written(layer: Image) -> str:
 
 
 def format_of_image(image: Image) -> ArrayFormat:
-    """Return the format of an image; a layer has the format of its dataset, even if its files are Zarr or N5."""
+    """Return the format of an image; a layer has the format of its dataset, even if its files are
+    Zarr or N5."""
     return default_format() if image.container is not None else format_named(image.format)
 
 
@@ -315,13 +330,15 @@ def open_source(url: str | os.PathLike[str], selection: SourceSelection) -> tupl
         raise ValueError(f"{os.fspath(url)}: is mag {named}, but {selection.option}= says {mag}")
     image = replace(image, allow_external=selection.allow_external)
     volume = image.volume(mag or named or selection.default(image))
-    if image.container is not None and not image.is_written(volume):  # in other formats an array without files is valid, and all zero
+    if image.container is not None and not image.is_written(volume):
+        # in other formats an array without files is valid, and all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume
 
 
 def _counted_from(image: Image, voxel_size_nm: Lengths) -> Image:
-    """Return an image with mags that count from a voxel size; other formats than those that count from the finest level have just one."""
+    """Return an image with mags that count from a voxel size; other formats than those that count
+    from the finest level have just one."""
     counted = image.counted_from(voxel_size_nm)
     if counted is not image and not format_of_image(image).counts_from_finest:
         raise ValueError(f"{image.folder}: voxels of mag 1 have {image.voxel_size_nm} nm, got voxel_size {voxel_size_nm}")
@@ -329,7 +346,8 @@ def _counted_from(image: Image, voxel_size_nm: Lengths) -> Image:
 
 
 def default_method(image: Image, source: Volume) -> str:
-    """Return the default downsampling method for an image, by its type, its category and its format."""
+    """Return the default downsampling method for an image, by its type, its category and its
+    format."""
     if source.dtype == np.bool_:
         return BOOL_METHOD
     category = format_of_image(image).category_of(image, source)
@@ -341,7 +359,8 @@ def default_method(image: Image, source: Volume) -> str:
 
 
 def image_box(image: Image, source: Volume) -> BoundingBox:
-    """Return the bounding box that an image states, or else that of one of its levels [voxels of mag 1]."""
+    """Return the bounding box that an image states, or else that of one of its levels [voxels of
+    mag 1]."""
     return image.container.record.bounding_box if image.container is not None and image.container.record is not None else source.box.in_mag(MAG_1)
 
 

@@ -1,8 +1,10 @@
 """Publish record of a job: the mags that it publishes or removes, and the edit of the metadata.
 
-A publication (``wkwdask.runs.job_folder``) writes the record once all mags are complete in the job's folder, renames each mag to its final folder, edits the
-metadata, and removes the job's folder. A removal edits the metadata first, and then moves the mags away. So the metadata never lists a missing mag.
-A process that finds the record of a killed job repeats all steps: a step that is done already has no effect.
+A publication (``wkwdask.runs.job_folder``) writes the record once all mags are complete in the
+job's folder, renames each mag to its final folder, edits the metadata, and removes the job's
+folder. A removal edits the metadata first, and then moves the mags away. So the metadata never
+lists a missing mag. A process that finds the record of a killed job repeats all steps: a step that
+is done already has no effect.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ def read_publication(paths: RecordPaths) -> Publication | None:
 
 
 def published_folders(paths: RecordPaths) -> list[str]:
-    """Return the final folders in a record, whether or not they lie inside the dataset; only for comparison."""
+    """Return the final folders in a record, whether or not they lie inside the dataset; only for
+    comparison."""
     path = f"{paths.root}/{RECORD_NAME}"
     record = read_job_record(path) or {}
     with reading(path, "record"):

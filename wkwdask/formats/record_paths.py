@@ -1,6 +1,8 @@
-"""Paths in the records of a job: relative to the folder in which the job works, and checked to stay inside its dataset.
+"""Paths in the records of a job: relative to the folder in which the job works, and checked to stay
+inside its dataset.
 
-A copy of a dataset with an interrupted job therefore refers to its own mags, and a dataset of somebody else cannot name a folder outside of it.
+A copy of a dataset with an interrupted job therefore refers to its own mags, and a dataset of
+somebody else cannot name a folder outside of it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _FOLDER_PREFIX = ".wkwdask-job-"
 class RecordPaths:
     """Paths in the records of one job.
 
-    Paths may lead to the dataset of the folder in which the job works, and to those that the running call itself writes.
+    Paths may lead to the dataset of the folder in which the job works, and to those that the
+    running call itself writes.
     """
 
     root: str
@@ -35,7 +38,8 @@ class RecordPaths:
 
     @cached_property
     def parent(self) -> str:
-        """Folder in which the job works; if a link leads to it from another dataset, the real folder, to which records are relative."""
+        """Folder in which the job works; if a link leads to it from another dataset, the real
+        folder, to which records are relative."""
         folder = dirname(self.root)
         real, around = files.realpath(folder), files.realpath(dataset_around(folder))
         return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
@@ -45,22 +49,26 @@ class RecordPaths:
         return relpath(path, self.parent)
 
     def parse_path(self, text: Any) -> str:
-        """Return the path that a record names, whether or not it lies inside the dataset; only for comparison."""
+        """Return the path that a record names, whether or not it lies inside the dataset; only for
+        comparison."""
         if not isinstance(text, str) or not text or "\0" in text:
             raise ValueError(f"expected a path, found {text!r}")
         return normpath(join(self.parent, text))
 
     def target(self, text: Any, record: str) -> str:
-        """Return the folder of a mag to replace or remove; raises CorruptError if it lies outside the dataset."""
+        """Return the folder of a mag to replace or remove; raises CorruptError if it lies outside
+        the dataset."""
         path = self.parse_path(text)
         above, name = split(path)
-        real = join(files.realpath(above), name)  # a target that is itself a link is rejected or replaced, never followed
+        # a target that is itself a link is rejected or replaced, never followed
+        real = join(files.realpath(above), name)
         if is_below(files.realpath(self.root), real) or not any(real.startswith(f"{root}/") for root in self._roots):
             self._raise_outside(path, record)
         return path
 
     def document_folder(self, text: Any, record: str) -> str:
-        """Return the folder of a document to change; raises CorruptError if it lies outside the dataset."""
+        """Return the folder of a document to change; raises CorruptError if it lies outside the
+        dataset."""
         path = self.parse_path(text)
         real = files.realpath(path)
         if not any(real == root or real.startswith(f"{root}/") for root in self._roots) and not self._is_new_dataset(real):
@@ -68,7 +76,8 @@ class RecordPaths:
         return path
 
     def staged(self, name: Any, record: str) -> str:
-        """Return a folder directly inside the job's folder; raises CorruptError for any other path."""
+        """Return a folder directly inside the job's folder; raises CorruptError for any other
+        path."""
         path = f"{self.root}/{name}"
         if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name or files.islink(path):
             self._raise_outside(path, record)
@@ -100,7 +109,8 @@ def _container_around(folder: str) -> str | None:
 
 
 def check_no_links(root: str) -> None:
-    """Raise CorruptError if a folder of an earlier run contains a symbolic link, through which another folder would be written."""
+    """Raise CorruptError if a folder of an earlier run contains a symbolic link, through which
+    another folder would be written."""
     inside = (f"{folder}/{name}" for folder, folders, names in files.walk(root) for name in (*folders, *names))
     link = next((path for path in itertools.chain([root], inside) if files.islink(path)), None)
     if link is not None:

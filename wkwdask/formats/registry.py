@@ -1,4 +1,5 @@
-"""List of formats: those of this package, and those that other packages declare in the entry point group ``wkwdask.formats``."""
+"""List of formats: those of this package, and those that other packages declare in the entry point
+group ``wkwdask.formats``."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from wkwdask.model.options import StorageOptions
 
 GROUP = "wkwdask.formats"
-# In the order in which a folder is offered to them. The first one takes paths that no format recognises, and its error says what is missing.
+# In the order in which a folder is offered to them. The first one takes paths that no format
+# recognises, and its error says what is missing.
 _OWN = tuple(EntryPoint(name, f"wkwdask.formats.{name}.format:FORMAT", GROUP) for name in ("webknossos", "precomputed", "n5", "zarr"))
-# Storage options of these formats, and of exported pictures. These modules import no array library, so that the command line starts quickly.
+# Storage options of these formats, and of exported pictures. These modules import no array library,
+# so that the command line starts quickly.
 _OPTIONS = tuple(
     EntryPoint(name, f"wkwdask.formats.{name}.options:{record}", GROUP)
     for name, record in (
@@ -43,7 +46,8 @@ def _installed() -> tuple[ArrayFormat, ...]:
 
 
 def storage_records(*, exports: bool = False) -> tuple[type[StorageOptions], ...]:
-    """Return the storage options of all formats, without loading the formats of this package; with ``exports``, also those of exported pictures."""
+    """Return the storage options of all formats, without loading the formats of this package; with
+    ``exports``, also those of exported pictures."""
     others = (fmt.options for fmt in (*_others(), *_added))
     own = (*_OPTIONS, *([_EXPORT_OPTIONS] if exports else []))
     return (*(entry.load() for entry in own), *(record for record in others if record.title))
@@ -96,7 +100,8 @@ def recognised_format(url: object) -> ArrayFormat | None:
 
 
 def format_of(url: object) -> ArrayFormat | None:
-    """Return the format that opens a path or URL, else None; a level inside a dataset is opened by the format of the dataset."""
+    """Return the format that opens a path or URL, else None; a level inside a dataset is opened by
+    the format of the dataset."""
     recognised = recognised_format(url)
     if recognised is None or recognised.url_name.is_in(url):
         return recognised
@@ -105,7 +110,8 @@ def format_of(url: object) -> ArrayFormat | None:
 
 
 def contains_plain_arrays(url: object) -> bool:
-    """Return whether a local path contains arrays that may have no position in space, and neither names their format nor belongs to a dataset."""
+    """Return whether a local path contains arrays that may have no position in space, and neither
+    names their format nor belongs to a dataset."""
     its_format = format_of(url)
     return its_format is not None and its_format.has_plain_arrays and not its_format.url_name.is_in(url)
 

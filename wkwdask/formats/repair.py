@@ -1,4 +1,5 @@
-"""Interface between the repair command and the formats: options, actions, unrepaired faults, and how a format repairs levels and documents."""
+"""Interface between the repair command and the formats: options, actions, unrepaired faults, and
+how a format repairs levels and documents."""
 
 from __future__ import annotations
 
@@ -14,8 +15,18 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 REMOVE, FINISH, WRITE_HEADER, CORRECT_HEADER, CORRECT_INDEX, CUT, REBUILD, SALVAGE, QUARANTINE, EDIT_JSON, ACCEPT = (
-    "remove", "finish", "write header.wkw", "correct header", "correct index", "cut off", "rebuild", "salvage", "quarantine", "edit JSON", "accept",
-)  # fmt: skip
+    "remove",
+    "finish",
+    "write header.wkw",
+    "correct header",
+    "correct index",
+    "cut off",
+    "rebuild",
+    "salvage",
+    "quarantine",
+    "edit JSON",
+    "accept",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +34,8 @@ class RepairOptions:
     """Repairs that a user allows beyond those that cannot lose data."""
 
     salvage: bool = False
-    """Replace broken blocks of files that cannot be rebuilt by zeros; old files go to the quarantine."""
+    """Replace broken blocks of files that cannot be rebuilt by zeros; old files go to the
+    quarantine."""
     quarantine: bool = False
     """Move files that cannot be repaired to the quarantine; their voxels then read as zeros."""
     drop_missing: bool = False
@@ -31,7 +43,8 @@ class RepairOptions:
     grow_box: bool = False
     """Extend bounding boxes in the JSON to all nonzero voxels."""
     rebuild_differing: bool = False
-    """Rebuild files of coarser mags that differ from the finer mag; old files go to the quarantine."""
+    """Rebuild files of coarser mags that differ from the finer mag; old files go to the
+    quarantine."""
     method: str | None = None
     """Downsampling method of coarser mags whose provenance does not state it."""
     voxel_size_nm: tuple[float, float, float] | None = None
@@ -43,7 +56,8 @@ class RepairOptions:
     allow_external: bool = False
     """Also repair files outside the dataset."""
     accept_changes: bool = False
-    """Accept files that other software removed or wrote: the record of the files takes them over."""
+    """Accept files that other software removed or wrote: the record of the files takes them
+    over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +130,8 @@ class LevelRepair(Protocol):
         """Find the intact chunks of a shard with faults of some kinds, without writing."""
 
     def repair_shard(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
-        """Rewrite a shard from its intact chunks, and the others from a level in ``spare_folder``; returns its size and modification time [ns]."""
+        """Rewrite a shard from its intact chunks, and the others from a level in ``spare_folder``;
+        returns its size and modification time [ns]."""
 
 
 class DocumentRepair:
@@ -127,7 +142,8 @@ class DocumentRepair:
         self.left: list[Unrepaired] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
-        """Plan actions for faults of the documents; returns the paths of all faults that were handled."""
+        """Plan actions for faults of the documents; returns the paths of all faults that were
+        handled."""
         del faults
         return set()
 

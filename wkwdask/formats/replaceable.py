@@ -1,4 +1,5 @@
-"""Replacement of target folders: check that they may be replaced, and copy their permissions to the new folders."""
+"""Replacement of target folders: check that they may be replaced, and copy their permissions to the
+new folders."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def is_occupied(target: str) -> bool:
 
 
 def inherit_tree_permissions(staged: str, old: str) -> None:
-    """Set the modes and groups of a new mag to those of the mag that it replaces; all files get those of one example file."""
+    """Set the modes and groups of a new mag to those of the mag that it replaces; all files get
+    those of one example file."""
     folder, new_folder = _stat(old), _stat(staged)
     if folder is None or new_folder is None:
         return

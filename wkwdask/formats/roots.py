@@ -1,8 +1,11 @@
-"""Roots of images: the folder that names in documents, and links, must not leave when files are written, deleted or served.
+"""Roots of images: the folder that names in documents, and links, must not leave when files are
+written, deleted or served.
 
-A document of somebody else can name any folder, and so can a link. Reading follows both. Everything that changes files asks the root first.
-The root itself, which the user named, may be a link. Above it can be other folders of its container, whose documents describe it too: the OME-Zarr image of
-labels, the groups of N5. Links between the container and the root must not lead out of the container.
+A document of somebody else can name any folder, and so can a link. Reading follows both. Everything
+that changes files asks the root first. The root itself, which the user named, may be a link. Above
+it can be other folders of its container, whose documents describe it too: the OME-Zarr image of
+labels, the groups of N5. Links between the container and the root must not lead out of the
+container.
 """
 
 from __future__ import annotations
@@ -41,11 +44,13 @@ class Root:
     """Outermost folder of the container of the root, None if that is the root."""
 
     def outside(self, path: str) -> str | None:
-        """Return the real path of a file or folder outside of the root, or behind a link out of its container; None if it is inside."""
+        """Return the real path of a file or folder outside of the root, or behind a link out of its
+        container; None if it is inside."""
         return None if self.folder is None else external_location(self.boundary(path), path)
 
     def boundary(self, path: str) -> str:
-        """Return the folder that a path must not leave: the root, or its container for paths that leave only that."""
+        """Return the folder that a path must not leave: the root, or its container for paths that
+        leave only that."""
         folder = str(self.folder)
         if self.around is None or not is_below(path, self.around) or external_location(folder, path) is not None:
             return folder
@@ -57,14 +62,16 @@ class Root:
         return self if self.around is None else replace(self, folder=self.around, around=None)
 
     def check(self, path: str, stated: str | None = None, advice: str = _READ_ONLY) -> None:
-        """Raise UnsupportedError for a path that leads outside, unless that is allowed; ``stated`` is the name of the path in the document."""
+        """Raise UnsupportedError for a path that leads outside, unless that is allowed; ``stated``
+        is the name of the path in the document."""
         real = None if self.allow_external else self.outside(path)
         if real is not None:
             named = "" if stated is None else f" ({self.document} names it {stated!r})"
             raise UnsupportedError(f"{path}: lies outside the {self.noun} {self.boundary(path)}, at {real}{named}, {advice}")
 
     def linked_document(self, folder: str) -> str | None:
-        """Return the first document in a folder, or above it inside the container, that is a link out of the root; None if there is none."""
+        """Return the first document in a folder, or above it inside the container, that is a link
+        out of the root; None if there is none."""
         if self.folder is None or is_remote(folder):
             return None
         outermost = str(self.container.folder)
@@ -78,7 +85,8 @@ class Root:
         return self if is_below(path, str(self.folder)) else self.container
 
     def check_documents(self, folder: str, advice: str = OWN_COPY_OR_EXTERNAL) -> None:
-        """Raise UnsupportedError if a document in a folder, or above it inside the root, is a link out of the root, unless that is allowed."""
+        """Raise UnsupportedError if a document in a folder, or above it inside the root, is a link
+        out of the root, unless that is allowed."""
         path = None if self.allow_external else self.linked_document(folder)
         if path is not None:
             raise UnsupportedError(f"{path}: {self.describe_document(path)}; {advice}")
@@ -88,11 +96,13 @@ class Root:
         return f"this link leads out of the {self.noun} {self._of_document(path).boundary(path)}, to {files.realpath(path)}, which describes other files"
 
     def real(self, path: str) -> str:
-        """Return the folder in which files of a level are changed: the target of links that lead outside, or else the folder itself."""
+        """Return the folder in which files of a level are changed: the target of links that lead
+        outside, or else the folder itself."""
         return self.outside(path) or path
 
     def level_folder(self, name: str, others: Iterable[str] = ()) -> str:
-        """Return the folder of a level that is written whole under a name; raises UnsupportedError if it leads outside, or overlaps others that are named."""
+        """Return the folder of a level that is written whole under a name; raises UnsupportedError
+        if it leads outside, or overlaps others that are named."""
         path = stated_path(str(self.folder), name)
         if path == self.folder:
             raise UnsupportedError(f"{self.document}: names the level {name!r}, which is the folder of the {self.noun} itself and is not replaced")
@@ -106,7 +116,8 @@ class Root:
         return self.real(path)
 
     def work_folder(self, image_folder: str, folders: Iterable[str]) -> str:
-        """Return the folder in which a job on some levels works: on the same disk, so that finished levels can be renamed into their places."""
+        """Return the folder in which a job on some levels works: on the same disk, so that finished
+        levels can be renamed into their places."""
         folders = list(folders)
         if all(self.outside(folder) is None for folder in folders):
             return image_folder
@@ -117,7 +128,8 @@ class Root:
         return parents[0]
 
     def check_links(self, level_folder: str, names: Iterable[str] | None = None) -> None:
-        """Raise UnsupportedError if folders of a level, or those of some file names in it, are links that lead outside."""
+        """Raise UnsupportedError if folders of a level, or those of some file names in it, are
+        links that lead outside."""
         if self.folder is None or self.allow_external:
             return
         inside = _folders_below(level_folder, set()) if names is None else _folders_of(names)
@@ -162,7 +174,8 @@ def root_of(image: Image) -> Root:
 
 
 def check_links_to(folder: str, outermost: str, allow_external: bool, document: str = "", stated: str | None = None) -> None:
-    """Raise UnsupportedError if a folder lies behind a link out of the outermost folder of its container, or a document on the way is one."""
+    """Raise UnsupportedError if a folder lies behind a link out of the outermost folder of its
+    container, or a document on the way is one."""
     root = Root(outermost, document, allow_external)
     root.check(folder, stated)
     root.check_documents(folder)
@@ -171,19 +184,22 @@ def check_links_to(folder: str, outermost: str, allow_external: bool, document: 
 def checked_folder(image: Image, folder: str, advice: str = _READ_ONLY) -> str:
     """Return the folder in which files of a level are changed.
 
-    Raises UnsupportedError if it, or a document that describes it, lies outside of the root and may belong to somebody else.
+    Raises UnsupportedError if it, or a document that describes it, lies outside of the root and may
+    belong to somebody else.
     """
     root = root_of(image)
     if root.outside(folder) is not None:
         root.check(folder, next((level.stated for level in image.levels if level.folder == folder), None), advice)
-    with_folder = root if root.folder is not None else replace(root, folder=image.folder, noun="layer")  # a level alone has documents, too
+    # a level alone has documents, too
+    with_folder = root if root.folder is not None else replace(root, folder=image.folder, noun="layer")
     for each in (image.folder, folder):
         with_folder.check_documents(each)
     return root.real(folder)
 
 
 def check_served(image: Image) -> None:
-    """Raise UnsupportedError if a document names levels outside of the root, which are not served. Levels behind links are."""
+    """Raise UnsupportedError if a document names levels outside of the root, which are not served.
+    Levels behind links are."""
     root = root_of(image)
     for level in image.levels if image.container is None else ():
         if root.folder is not None and not is_below(level.folder, root.folder):
@@ -191,7 +207,8 @@ def check_served(image: Image) -> None:
 
 
 def check_alone(image: Image, folder: str, others: Iterable[Level], what: str) -> None:
-    """Raise UnsupportedError if a folder that is removed or replaced contains another level, lies in one, or is that of the image itself."""
+    """Raise UnsupportedError if a folder that is removed or replaced contains another level, lies
+    in one, or is that of the image itself."""
     real, root = files.realpath(folder), root_of(image)
     for level in others:
         if is_remote(level.folder):

@@ -1,4 +1,5 @@
-"""Boxes of voxels. Each box carries the mag whose voxels it counts, so boxes of different mags cannot be mixed up."""
+"""Boxes of voxels. Each box carries the mag whose voxels it counts, so boxes of different mags
+cannot be mixed up."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ class BoundingBox:
         Parameters
         ----------
         value : BoundingBox, str or sequence
-            Six numbers ``x, y, z, width, height, depth`` as WEBKNOSSOS shows them, in a string or a sequence.
+            Six numbers ``x, y, z, width, height, depth`` as WEBKNOSSOS shows them, in a string or a
+            sequence.
 
         Returns
         -------
@@ -142,7 +144,8 @@ class BoundingBox:
     def intersection(self, other: BoundingBox) -> BoundingBox:
         """Return the voxels that lie in both boxes; the result may be empty."""
         self._same_mag(other)
-        (x, y, z), (to_x, to_y, to_z) = self.topleft, self.bottomright  # without loops: this is called for every chunk
+        # without loops: this is called for every chunk
+        (x, y, z), (to_x, to_y, to_z) = self.topleft, self.bottomright
         (a, b, c), (to_a, to_b, to_c) = other.topleft, other.bottomright
         low = max(x, a), max(y, b), max(z, c)
         size = max(0, min(to_x, to_a) - low[0]), max(0, min(to_y, to_b) - low[1]), max(0, min(to_z, to_c) - low[2])
@@ -207,7 +210,8 @@ def counted_from(box: BoundingBox, origin: Vec3) -> BoundingBox:
 
 
 def part_of_array(array: npt.NDArray[Any], box: BoundingBox, corner: Vec3) -> npt.NDArray[Any]:
-    """Return a view of the part of an array (..., x, y, z) inside a box; ``corner`` is the voxel of element 0."""
+    """Return a view of the part of an array (..., x, y, z) inside a box; ``corner`` is the voxel of
+    element 0."""
     (x, y, z), (to_x, to_y, to_z), (a, b, c) = box.topleft, box.bottomright, corner
     part: npt.NDArray[Any] = array[..., x - a : to_x - a, y - b : to_y - b, z - c : to_z - c]
     return part

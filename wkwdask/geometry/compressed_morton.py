@@ -1,7 +1,8 @@
 """Compressed Morton codes: the chunk identifiers of sharded Neuroglancer precomputed volumes.
 
-Bits that are zero in all cells of a grid are omitted, so that codes of long thin volumes fit into 64 bits
-(neuroglancer, ``precomputed/volume.rst``, "Compressed morton code"). Compressed and plain Morton codes sort cells in the same order.
+Bits that are zero in all cells of a grid are omitted, so that codes of long thin volumes fit into
+64 bits (neuroglancer, ``precomputed/volume.rst``, "Compressed morton code"). Compressed and plain
+Morton codes sort cells in the same order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def bit_axes(grid: Vec3) -> tuple[int, ...]:
     """
     if min(grid) < 1:
         raise ValueError(f"a grid of chunks must have at least one cell along each axis, got {grid}")
-    # Bit i of an axis takes part only if some cell has it set: a grid of 5 cells along x has 3 bits of x.
+    # Bit i of an axis takes part only if some cell has it set: a grid of 5 cells along x has 3 bits
+    # of x.
     #     grid (4, 2, 1):  x has bits 0, 1; y has bit 0; z has none   ->   code = x1 y0 x0
     lengths = [(cells - 1).bit_length() for cells in grid]
     if sum(lengths) > MAX_BITS:
@@ -78,7 +80,8 @@ def decode(codes: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.int64]:
 
 
 def cells_per_axis(bits: int, grid: Vec3) -> Vec3:
-    """Return the shape [cells] of the box of cells that share all but the lowest ``bits`` bits of their codes.
+    """Return the shape [cells] of the box of cells that share all but the lowest ``bits`` bits of
+    their codes.
 
     Examples
     --------

@@ -47,20 +47,23 @@ def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox
 def mark_cells(marks: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
     """Set the cells to True that contain voxels of some boxes.
 
-    ``low`` and ``high``, shape (n, 3), are the corners of the boxes. Cell 0 of ``marks`` is the first cell that ``box`` touches.
+    ``low`` and ``high``, shape (n, 3), are the corners of the boxes. Cell 0 of ``marks`` is the
+    first cell that ``box`` touches.
     """
     low, high = np.maximum(low, box.topleft), np.minimum(high, box.bottomright)
     inside = (low < high).all(axis=1)
     first = np.array([cells.start for cells in cell_range(box, cell)])
     spans = np.unique(np.concatenate([low[inside] // cell - first, -(-high[inside] // cell) - first], axis=1), axis=0)
-    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)  # nearly all boxes lie in one cell: these are marked without a loop
+    # nearly all boxes lie in one cell: these are marked without a loop
+    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)
     marks[tuple(spans[single, :3].T)] = True
     for x, y, z, to_x, to_y, to_z in spans[~single].tolist():
         marks[x:to_x, y:to_y, z:to_z] = True
 
 
 def piece_lengths(start: int, stop: int, step: int) -> tuple[int, ...]:
-    """Cut the interval [start, stop) at the multiples of ``step``, and return the lengths of the pieces.
+    """Cut the interval [start, stop) at the multiples of ``step``, and return the lengths of the
+    pieces.
 
     Examples
     --------

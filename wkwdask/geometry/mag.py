@@ -1,4 +1,5 @@
-"""Mags: resolution steps, as the number of voxels of mag 1 that one voxel spans along x, y and z."""
+"""Mags: resolution steps, as the number of voxels of mag 1 that one voxel spans along x, y and
+z."""
 
 from __future__ import annotations
 

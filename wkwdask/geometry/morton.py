@@ -1,7 +1,7 @@
 """Morton codes: the order of the blocks in a WKW file.
 
-Bit ``3 * i`` of a code is bit ``i`` of x, bit ``3 * i + 1`` that of y and bit ``3 * i + 2`` that of z
-(webknossos-wrap README, "High-level description").
+Bit ``3 * i`` of a code is bit ``i`` of x, bit ``3 * i + 1`` that of y and bit ``3 * i + 2`` that of
+z (webknossos-wrap README, "High-level description").
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return out
 
 
-# Coordinates inside a file are nearly always below 1024. Looking them up in a table is far faster than the loop over bits.
+# Coordinates inside a file are nearly always below 1024. Looking them up in a table is far faster
+# than the loop over bits.
 _TABLE_BITS = 10
 _TABLE = _spread(np.arange(1 << _TABLE_BITS, dtype=np.uint64))
 
@@ -67,7 +68,8 @@ def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Return the codes and coordinates of the cells of a box in Morton order; both arrays are read-only.
+    """Return the codes and coordinates of the cells of a box in Morton order; both arrays are
+    read-only.
 
     Examples
     --------
@@ -79,7 +81,8 @@ def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDAr
     is_cube = edge == high[1] - low[1] == high[2] - low[2]
     if not is_cube or edge <= 0 or edge & (edge - 1) or not any(low) or any(a % edge for a in low):
         return _ordered_box(low, high)
-    # The codes of an aligned cube with a power of two as edge are contiguous: those of the cube at the origin (cached) plus the code of its corner.
+    # The codes of an aligned cube with a power of two as edge are contiguous: those of the cube at
+    # the origin (cached) plus the code of its corner.
     codes, coordinates = _ordered_box((0, 0, 0), (edge, edge, edge))
     codes, coordinates = codes + encode(low)[0], coordinates + low
     codes.flags.writeable = coordinates.flags.writeable = False

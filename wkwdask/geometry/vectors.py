@@ -1,4 +1,5 @@
-"""Element-wise arithmetic on (x, y, z) triples of integers; for three numbers plain Python is faster than numpy."""
+"""Element-wise arithmetic on (x, y, z) triples of integers; for three numbers plain Python is
+faster than numpy."""
 
 from __future__ import annotations
 

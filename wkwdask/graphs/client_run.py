@@ -1,7 +1,8 @@
 """Run a job on a dask cluster.
 
-A window of futures is in flight, and each future is released when its result has arrived. So the memory of the scheduler does not grow with the job, and a lost
-worker costs only the tasks that it was running. Faults, and how the run handles them::
+A window of futures is in flight, and each future is released when its result has arrived. So the
+memory of the scheduler does not grow with the job, and a lost worker costs only the tasks that it
+was running. Faults, and how the run handles them::
 
     a task raises                          retried after a delay, on other workers
     the worker of a task dies              dask runs the task again; after several deaths it becomes a suspect
@@ -44,15 +45,17 @@ _PAUSED_SECONDS = 60.0
 
 def workers_of(client: Any) -> list[dict[str, Any]]:
     """Ask the scheduler for its workers. A closed client has none."""
-    # Client.scheduler_info may return another answer, without workers, which the client asks for every few seconds.
+    # Client.scheduler_info may return another answer, without workers, which the client asks for
+    # every few seconds.
     return [] if client.scheduler is None else list(client.sync(client.scheduler.identity, n_workers=-1)["workers"].values())
 
 
 class PauseWatch:
     """Detect a cluster whose workers are all paused for good.
 
-    Dask pauses a worker whose memory is nearly full, and resumes it when finished tasks have freed some. A worker that needs more than its limit even when
-    idle stays paused, and the job would wait forever without a message.
+    Dask pauses a worker whose memory is nearly full, and resumes it when finished tasks have freed
+    some. A worker that needs more than its limit even when idle stays paused, and the job would
+    wait forever without a message.
     """
 
     def __init__(self, client: Any) -> None:
@@ -60,7 +63,8 @@ class PauseWatch:
         self._since: float | None = None
 
     def check(self) -> None:
-        """Raise :class:`TaskFailedError` if all workers have been paused and idle for a minute. Called repeatedly while no result arrives."""
+        """Raise :class:`TaskFailedError` if all workers have been paused and idle for a minute.
+        Called repeatedly while no result arrives."""
         try:
             workers = workers_of(self._client)
         except OSError:  # the scheduler does not answer at the moment
@@ -100,24 +104,28 @@ class Workers:
         self._avoided: dict[str, float] = {}
 
     def num_threads(self) -> Mapping[str, int]:
-        """Return the threads of each worker; the last known ones if the scheduler does not answer."""
+        """Return the threads of each worker; the last known ones if the scheduler does not
+        answer."""
         with suppress(OSError):
             self._num_threads = dict(self._client.nthreads())
         return self._num_threads
 
     def avoid(self, workers: Iterable[str]) -> None:
-        """Prefer other workers for a while: a stopped or disconnected worker would accept one task after another and finish none."""
+        """Prefer other workers for a while: a stopped or disconnected worker would accept one task
+        after another and finish none."""
         self._avoided |= dict.fromkeys(workers, time.monotonic() + _AVOIDED_SECONDS)
 
     def preferred(self, exclude: Iterable[str] = ()) -> list[str]:
-        """Return the workers that are neither avoided nor excluded; if none are left, those that are not excluded."""
+        """Return the workers that are neither avoided nor excluded; if none are left, those that
+        are not excluded."""
         now = time.monotonic()
         self._avoided = {worker: until for worker, until in self._avoided.items() if until > now}
         others = set(self.num_threads()) - set(exclude)
         return sorted(others - self._avoided.keys()) or sorted(others)
 
     def avoiding(self, workers: Iterable[str] = ()) -> dict[str, Any]:
-        """Return arguments of ``Client.submit`` that prefer workers other than these and the avoided ones."""
+        """Return arguments of ``Client.submit`` that prefer workers other than these and the
+        avoided ones."""
         workers = set(workers)
         return prefer_workers(self.preferred(workers)) if workers or self._avoided else {}
 
@@ -142,7 +150,8 @@ def prefer_workers(workers: Sequence[str]) -> dict[str, Any]:
 
 
 _WINDOW_PER_WORKER = 3
-_WINDOW_WORK_SECONDS = 0.1  # least work queued per worker: tasks of milliseconds must not wait for a round trip each
+# least work queued per worker: tasks of milliseconds must not wait for a round trip each
+_WINDOW_WORK_SECONDS = 0.1
 _MOST_PER_WORKER = 32
 _WINDOW_SECONDS = 2.0  # interval at which the number of workers is queried
 _POLL_SECONDS = 5.0
@@ -157,7 +166,8 @@ _MOST_DEATHS = 3  # workers that may die while they run the same task and nothin
 class _Suspect:
     """A task whose workers died, perhaps because of another task that they were running.
 
-    It runs again after all other tasks, alone on one worker, which dask may not replace by another. If that worker dies too, the task itself is at fault.
+    It runs again after all other tasks, alone on one worker, which dask may not replace by another.
+    If that worker dies too, the task itself is at fault.
     """
 
     task: Task
@@ -184,7 +194,8 @@ class _Attempt:
 
 
 def _keep_sent(attempts: Mapping[str, _Attempt], event: tuple[float, Any]) -> None:
-    """Keep the result that a worker sent. Each comes before its future ends, so that no round trip fetches it."""
+    """Keep the result that a worker sent. Each comes before its future ends, so that no round trip
+    fetches it."""
     message = event[1]
     if not isinstance(message, dict):  # those of the scheduler, which are about this client, too
         key, result = message
@@ -241,7 +252,8 @@ class ClientRun:
         return self._client.status in ("closed", "closing")
 
     def _fill(self) -> None:
-        if self._client.status != "running":  # the connection is lost; the client tries to reconnect for a while
+        if self._client.status != "running":
+            # the connection is lost; the client tries to reconnect for a while
             return
         now = time.monotonic()
         if now >= self._window_until:
@@ -281,7 +293,8 @@ class ClientRun:
             future.add_done_callback(self._ended.put)
 
     def _collect(self, first: Any) -> None:
-        """Handle all futures that have ended so far. Results that were not sent are fetched together, since each round trip takes milliseconds."""
+        """Handle all futures that have ended so far. Results that were not sent are fetched
+        together, since each round trip takes milliseconds."""
         futures = [first]
         while not self._ended.empty():
             futures.append(self._ended.get())
@@ -291,7 +304,8 @@ class ClientRun:
             self._handle(future, fetched.get(future.key))
 
     def _fetch(self, futures: Sequence[Any]) -> dict[str, Result | FailedAttempt]:
-        """Fetch several results in one round trip, by the key of their future; empty if that fails, so that each is fetched alone."""
+        """Fetch several results in one round trip, by the key of their future; empty if that fails,
+        so that each is fetched alone."""
         if len(futures) < 2:
             return {}
         try:
@@ -304,7 +318,8 @@ class ClientRun:
         return await self._client.gather(futures, asynchronous=True)
 
     def _handle(self, future: Any, fetched: Result | FailedAttempt | None = None) -> None:
-        """Pass the outcome of an attempt to the queue, or start the task again if the scheduler lost it."""
+        """Pass the outcome of an attempt to the queue, or start the task again if the scheduler
+        lost it."""
         attempt = self._attempts.pop(future.key, None)
         if attempt is None:  # a copy of the task finished first
             return
@@ -322,7 +337,8 @@ class ClientRun:
             self._handle_error(attempt, outcome)
 
     def _outcome(self, future: Any, sent: bytes | None) -> Result | FailedAttempt | Exception | None:
-        """Return the outcome of a task, or the error of the cluster; None if the scheduler lost it."""
+        """Return the outcome of a task, or the error of the cluster; None if the scheduler lost
+        it."""
         if future.status == "error":
             error: Exception = future.exception()
             return error
@@ -332,7 +348,9 @@ class ClientRun:
             outcome: Result | FailedAttempt = pickle.loads(sent or future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS)))
         except (OSError, CancelledError):  # timeouts, broken connections, a worker lost meanwhile
             return None
-        except Exception as error:  # lost together with the workers that computed it again, or not unpicklable in this process
+        except Exception as error:
+            # lost together with the workers that computed it again, or not unpicklable in this
+            # process
             return error
         return outcome
 
@@ -355,7 +373,8 @@ class ClientRun:
         self._failed_on.setdefault(task.key, set()).update(self._workers.holders(future))
 
     def _handle_error(self, attempt: _Attempt, error: Exception) -> None:
-        """Handle an error of the cluster itself: the workers of the task died, or its result could not be read."""
+        """Handle an error of the cluster itself: the workers of the task died, or its result could
+        not be read."""
         from distributed.scheduler import KilledWorker
 
         if not isinstance(error, KilledWorker):
@@ -379,13 +398,15 @@ class ClientRun:
         self._queue.finish(suspect.task, FailedAttempt(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
 
     def _resubmit(self, task: Task, future: Any) -> None:
-        """Run a task again whose result cannot be fetched, because the worker that holds it or the scheduler is gone, stopped or disconnected."""
+        """Run a task again whose result cannot be fetched, because the worker that holds it or the
+        scheduler is gone, stopped or disconnected."""
         self._workers.avoid(self._workers.holders(future))
         future.release()
         self._queue.add([task])
 
     def _check_cluster(self) -> None:
-        """Check scheduler, workers, suspects and late tasks when no result has arrived for a while."""
+        """Check scheduler, workers, suspects and late tasks when no result has arrived for a
+        while."""
         if self._is_gone():
             raise TaskFailedError(_SCHEDULER_GONE)
         if self._client.status != "running":
@@ -396,7 +417,8 @@ class ClientRun:
             self._duplicate_slow_tasks()
 
     def _check_suspects(self) -> None:
-        """Handle suspects whose worker is gone: they may run on no other, so dask would keep them waiting forever."""
+        """Handle suspects whose worker is gone: they may run on no other, so dask would keep them
+        waiting forever."""
         for key, attempt in list(self._attempts.items()):
             if attempt.suspect is not None and attempt.suspect.worker not in self._workers.num_threads():
                 del self._attempts[key]
@@ -404,7 +426,8 @@ class ClientRun:
                 self._handle_death(attempt.suspect)
 
     def _duplicate_slow_tasks(self) -> None:
-        """Start a copy of each task that takes far longer than others did; its worker may be stopped or disconnected."""
+        """Start a copy of each task that takes far longer than others did; its worker may be
+        stopped or disconnected."""
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
         copied = Counter(id(attempt.task) for attempt in self._attempts.values())
         slow = {

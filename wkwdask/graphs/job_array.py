@@ -9,7 +9,8 @@
         +-- finish job        runs the same command again, which resumes the job: it reads the journals, checks the receipts, runs missing tasks and those
                               that follow from results (joins), and publishes. If many tasks are left (the next pass of a pyramid), it submits an array.
 
-The finish job also starts when elements fail (``afterany``): it then runs their tasks itself, or submits them again.
+The finish job also starts when elements fail (``afterany``): it then runs their tasks itself, or
+submits them again.
 """
 
 from __future__ import annotations
@@ -59,12 +60,14 @@ def submitting_to(batch: Batch) -> Iterator[None]:
 
 
 def current_batch() -> Batch | None:
-    """Return the batch that jobs of this thread are submitted to; None if they run in this process."""
+    """Return the batch that jobs of this thread are submitted to; None if they run in this
+    process."""
     return _current.get()
 
 
 def check_restartable(num_jobs: int, *, overwrites: bool) -> None:
-    """Reject several jobs that overwrite data: the finish job runs the same command again, and cannot tell which of them are already done."""
+    """Reject several jobs that overwrite data: the finish job runs the same command again, and
+    cannot tell which of them are already done."""
     if current_batch() is not None and num_jobs > 1 and overwrites:
         raise UnsupportedError(
             f"a job array overwrites one layer or one mag at a time, got {num_jobs}; submit one command for each, or all in one with --cluster slurm-allocation"
@@ -72,13 +75,15 @@ def check_restartable(num_jobs: int, *, overwrites: bool) -> None:
 
 
 def submit_tasks(job: Job, batch: Batch) -> Job:
-    """Submit the tasks of a job as an array and raise :class:`HandedToSlurm`; if few tasks are left, return a job of them to run in this process."""
+    """Submit the tasks of a job as an array and raise :class:`HandedToSlurm`; if few tasks are
+    left, return a job of them to run in this process."""
     if not isinstance(job, JournaledJob) or job.folder is None or not can_be_handed_over(job.folder):
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
         )
     before = read_batch(job.folder)
-    is_finish_job = before is not None and before.rounds == batch.rounds  # otherwise a user submits the job, for the first time or after a cancellation
+    # otherwise a user submits the job, for the first time or after a cancellation
+    is_finish_job = before is not None and before.rounds == batch.rounds
     batch = replace(batch, rounds=() if before is None else before.rounds)
     requested = _requested_size(batch)
     total = job.num_tasks + job.num_known
@@ -88,7 +93,8 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
     if not first or (is_finish_job and len(first) <= max_tasks_here):
         return _RemainingJob(job, first)
     journaled = len(set(keys_of(read_journal(job.folder))))
-    if is_finish_job and journaled <= batch.rounds[-1].journaled:  # another array would fail in the same way
+    if is_finish_job and journaled <= batch.rounds[-1].journaled:
+        # another array would fail in the same way
         raise TaskFailedError(f"array {batch.rounds[-1].array} finished no task: see wkwdask status, and the logs of its elements in {batch.logs}")
     num_left = max(total - journaled, len(first))
     work = Workload(num_left, job.nbytes_in * num_left // max(total, num_left), job.task_nbytes)
@@ -101,15 +107,18 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
 
 
 def _write(path: str, tasks: Iterable[Task], group: int) -> int:
-    from distributed.protocol.pickle import dumps  # pickles functions that no module defines by value
+    # pickles functions that no module defines by value
+    from distributed.protocol.pickle import dumps
 
     return write_tasks(path, tasks, group, dumps)
 
 
 def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tasks: int, journaled: int) -> Batch:
-    """Submit an array and its finish job, of these sizes, and hand the lock over to the finish job."""
-    # The array is submitted on hold, and released only when the finish job depends on it, the record names both, and the lock is handed over. So if this
-    # process dies in between, no array runs whose results no job would publish.
+    """Submit an array and its finish job, of these sizes, and hand the lock over to the finish
+    job."""
+    # The array is submitted on hold, and released only when the finish job depends on it, the
+    # record names both, and the lock is handed over. So if this process dies in between, no array
+    # runs whose results no job would publish.
     script, number = f"{root}/{_SCRIPT_NAME}", len(batch.rounds)
     publish_bytes(script, batch.script.encode())
     files.makedirs(batch.logs)
@@ -120,7 +129,8 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
     command = json.dumps(replace(batch, rounds=()).to_json())
     elements = sizes[0].elements or 1
     at_once = "" if sizes[0].at_once is None else f"%{sizes[0].at_once}"
-    array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)  # the last of equal options wins
+    # the last of equal options wins
+    array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)
     submitted: list[str] = []
     with _cancelled_together(submitted):
         array += [f"--array=0-{elements - 1}{at_once}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
@@ -152,13 +162,15 @@ def _sbatch_options(batch: Batch) -> dict[str, str]:
 
 
 def _requested_size(batch: Batch) -> ArraySize:
-    """Return the resources that the user requested, and the cores that the script sets, on which the proposed memory depends."""
+    """Return the resources that the user requested, and the cores that the script sets, on which
+    the proposed memory depends."""
     cores = _sbatch_options(batch).get("cpus-per-task", "")
     return replace(batch.size, cpus=int(cores)) if batch.size.cpus is None and cores.isdecimal() else batch.size
 
 
 def _size_options(batch: Batch, size: ArraySize) -> list[str]:
-    """Return the proposed resources as options of sbatch, except those that the script or the user sets."""
+    """Return the proposed resources as options of sbatch, except those that the script or the user
+    sets."""
     named = _sbatch_options(batch).keys()
     options = [] if "cpus-per-task" in named and batch.size.cpus is None else [f"--cpus-per-task={size.cpus}"]
     if batch.size.seconds is not None or "time" not in named:
@@ -207,7 +219,8 @@ class ElementJob:
         return len(self._share) - self._num_known
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the tasks. Stop when the record of the job is gone: it was cancelled or has ended."""
+        """Yield the tasks. Stop when the record of the job is gone: it was cancelled or has
+        ended."""
         for task in self._share.tasks():
             if not files.exists(f"{self.folder}/{BATCH_NAME}"):
                 return

@@ -32,7 +32,8 @@ def run_on_threads(job: RetryingJob, workers: int) -> None:
 
 
 def run_on_processes(job: RetryingJob, workers: int) -> None:
-    """Run a job on processes of this machine. If one is killed, new ones start and the tasks in flight run again."""
+    """Run a job on processes of this machine. If one is killed, new ones start and the tasks in
+    flight run again."""
     _LocalRun(job, lambda: _process_pool(workers), workers, job.attempt_remotely).run()
 
 
@@ -41,7 +42,8 @@ def _process_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _end_with_driver() -> None:
-    """Exit this pool process when the process that started it is killed; otherwise it would wait for tasks forever."""
+    """Exit this pool process when the process that started it is killed; otherwise it would wait
+    for tasks forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent,), name="wkwdask-end-with-driver", daemon=True).start()
@@ -55,8 +57,9 @@ def _end_after(process: Any) -> None:
 class _LocalRun:
     """Run of a job on an executor.
 
-    When a process dies, its whole pool breaks, and the task at fault is unknown. All tasks in flight become suspects: they run again one at a time in a new
-    pool, so that the next death identifies its task.
+    When a process dies, its whole pool breaks, and the task at fault is unknown. All tasks in
+    flight become suspects: they run again one at a time in a new pool, so that the next death
+    identifies its task.
     """
 
     def __init__(self, job: RetryingJob, make_executor: Callable[[], Executor], workers: int, attempt: Callable[[Task], Result | FailedAttempt]) -> None:
@@ -110,11 +113,13 @@ class _LocalRun:
 
     def _collect_done(self) -> None:
         for future in [future for future in self._running if future.done()]:
-            outcome = future.result()  # if it raises, the task is still in ``_running``, where _recover finds it
+            # if it raises, the task is still in ``_running``, where _recover finds it
+            outcome = future.result()
             self._queue.finish(self._running.pop(future), outcome)
 
     def _recover(self, error: BrokenExecutor) -> None:
-        """Record the results that arrived before the pool broke; all other tasks become suspects."""
+        """Record the results that arrived before the pool broke; all other tasks become
+        suspects."""
         lost = []
         for future, task in self._running.items():
             failure = future.exception()
@@ -136,7 +141,8 @@ class _LocalRun:
         self._suspects += lost
 
     def _drain(self) -> None:
-        """Wait for running tasks and record their results, so that a resumed job does not repeat them."""
+        """Wait for running tasks and record their results, so that a resumed job does not repeat
+        them."""
         for future in self._running:
             future.cancel()
         wait(self._running)

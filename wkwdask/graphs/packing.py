@@ -1,6 +1,8 @@
-"""Tasks and results as bytes, so that the scheduler of a cluster passes them on without unpickling them.
+"""Tasks and results as bytes, so that the scheduler of a cluster passes them on without unpickling
+them.
 
-Arrays, targets and passes are most of a task, and tasks share them. They are pickled once in a job, and unpickled once in each worker process.
+Arrays, targets and passes are most of a task, and tasks share them. They are pickled once in a job,
+and unpickled once in each worker process.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Packer:
     """Pickles the tasks of a job."""
 
     def __init__(self) -> None:
-        self._shared: dict[int, tuple[Any, bytes]] = {}  # the object is kept, so that no other one gets its id
+        # the object is kept, so that no other one gets its id
+        self._shared: dict[int, tuple[Any, bytes]] = {}
 
     def pack(self, function: Callable[[Any], Any], task: Any) -> bytes:
         """Pickle a call; functions and classes of the main script by value."""
@@ -69,7 +72,8 @@ def _dumps(value: Any) -> bytes:
 
 
 def run_packed(data: bytes, topic: str = "") -> bytes:
-    """Run a packed call, and return its packed result. On a worker, also send a small one to the subscribers of a topic of the scheduler."""
+    """Run a packed call, and return its packed result. On a worker, also send a small one to the
+    subscribers of a topic of the scheduler."""
     function, task = pickle.loads(data)
     result = _dumps(function(task))
     if topic and len(result) <= _MOST_SENT_NBYTES:

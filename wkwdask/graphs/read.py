@@ -1,7 +1,7 @@
 """A volume as a dask array.
 
-The array is ``dask.array.from_array`` over a small picklable reader. Only then does dask fuse a slice into the read, so that a 2-D slice of a large chunk
-decodes only one layer of blocks.
+The array is ``dask.array.from_array`` over a small picklable reader. Only then does dask fuse a
+slice into the read, so that a 2-D slice of a large chunk decodes only one layer of blocks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class BoxReader:
     start: Vec3
     """Absolute voxel of element 0 along x, y, z."""
     box: BoundingBox
-    """Extent of the data [voxels of the mag]. The array ends where it ends, and is zero from ``start`` to its beginning."""
+    """Extent of the data [voxels of the mag]. The array ends where it ends, and is zero from
+    ``start`` to its beginning."""
     axes: str
     """Order of the axes ``c``, ``x``, ``y``, ``z``; without ``c``, the array has one channel."""
     channel: int | None
@@ -70,7 +71,8 @@ class BoxReader:
 
     @property
     def grid_start(self) -> Vec3:
-        """Voxel of element 0 on the grid of stored chunks, which need not start at absolute voxel 0."""
+        """Voxel of element 0 on the grid of stored chunks, which need not start at absolute voxel
+        0."""
         shift = self.volume.origin
         return self.start[0] - shift[0], self.start[1] - shift[1], self.start[2] - shift[2]
 
@@ -78,7 +80,8 @@ class BoxReader:
         return (*self.volume.token, self.start, self.box, self.axes, self.channel)
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        """Read the selection of a basic index. For any other index, read the whole array and apply the index to it."""
+        """Read the selection of a basic index. For any other index, read the whole array and apply
+        the index to it."""
         items = index if isinstance(index, tuple) else (index,)
         if len(items) != self.ndim or not all(isinstance(item, (slice, int, np.integer)) for item in items):
             everything: Any = self._read([slice(0, n) for n in self.shape])
@@ -93,7 +96,8 @@ class BoxReader:
         return voxels if all(part == slice(None) for part in rest) else voxels[rest]
 
     def _read(self, spans: Sequence[slice], threads: int = 1) -> npt.NDArray[Any]:
-        """Read a box as a C-contiguous array in the order of the axes: dask concatenates chunks of another order many times slower."""
+        """Read a box as a C-contiguous array in the order of the axes: dask concatenates chunks of
+        another order many times slower."""
         span = dict(zip(self.axes, spans, strict=True))
         out = empty_aligned([s.stop - s.start for s in spans], self.dtype, "C")
         first_channel = span["c"].start if "c" in span else (self.channel or 0)

@@ -1,4 +1,5 @@
-"""Run jobs on this thread, local threads, local processes or a dask cluster, chosen as dask itself would; in a dry run, only collect them."""
+"""Run jobs on this thread, local threads, local processes or a dask cluster, chosen as dask itself
+would; in a dry run, only collect them."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def planned_export_report(export: Export) -> Report | None:
 
 
 def is_pyramid_planned(mag: str) -> bool:
-    """In a dry run, collect the pyramid of a mag and return True. It cannot be planned, since its source does not exist yet."""
+    """In a dry run, collect the pyramid of a mag and return True. It cannot be planned, since its
+    source does not exist yet."""
     collected = _dry_run.get()
     if collected is not None:
         collected.pyramids.append(mag)
@@ -105,7 +107,8 @@ def is_pyramid_planned(mag: str) -> bool:
 
 
 EXPECTED_WORKERS = "wkwdask.expected-workers"
-"""Dask setting: number of tasks that will run at once on a cluster whose workers have not started yet."""
+"""Dask setting: number of tasks that will run at once on a cluster whose workers have not started
+yet."""
 EXPECTED_MEMORY = "wkwdask.expected-memory"
 """Dask setting: memory of each of these tasks [bytes]."""
 
@@ -136,7 +139,8 @@ def num_workers() -> int:
 
 
 def num_sharing_workers() -> int:
-    """Return the number of tasks to plan for where threads share the work of a task: 1 if all of them are threads of this process."""
+    """Return the number of tasks to plan for where threads share the work of a task: 1 if all of
+    them are threads of this process."""
     is_here = current_batch() is None and active_client() is None and dask.base.get_scheduler() is not dask.multiprocessing.get
     return 1 if is_here else num_workers()
 
@@ -153,7 +157,8 @@ def memory_per_task() -> int:
 
 
 def available_memory() -> int:
-    """Return the memory that machine, cgroup, resource limit and SLURM leave to this process [bytes]."""
+    """Return the memory that machine, cgroup, resource limit and SLURM leave to this process
+    [bytes]."""
     from distributed.system import MEMORY_LIMIT
 
     per_node, per_cpu = (os.environ.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"))
@@ -162,13 +167,15 @@ def available_memory() -> int:
 
 
 def check_reachable(folder: str, *, in_process: bool = False) -> None:
-    """Raise an error if a folder is in the memory of this process, but other processes would run the job."""
+    """Raise an error if a folder is in the memory of this process, but other processes would run
+    the job."""
     if current_batch() is not None or (not in_process and (active_client() is not None or dask.base.get_scheduler() is dask.multiprocessing.get)):
         need_file_system(folder, "a job that other processes run")
 
 
 def run_job(job: Job, title: str, *, in_process: bool = False, failure_policy: FailurePolicy | None = None, folder: str | None = None) -> None:
-    """Run a job and show its progress. A failed task does not stop the others; :class:`TaskFailedError` lists the failures at the end."""
+    """Run a job and show its progress. A failed task does not stop the others;
+    :class:`TaskFailedError` lists the failures at the end."""
     folder = folder or getattr(job, "folder", None)
     if folder is not None:
         check_reachable(folder, in_process=in_process)
@@ -221,14 +228,16 @@ def run_plan(plan: Plan, *, force_space: bool) -> Report:
 
 
 def check_space_of(plans: Sequence[Plan | Export], *, force_space: bool) -> None:
-    """Raise SpaceError if the results of some plans very probably do not fit on their disks; warn if they may not."""
+    """Raise SpaceError if the results of some plans very probably do not fit on their disks; warn
+    if they may not."""
     needs = [need for need in (plan.need() for plan in plans) if need is not None]
     for problem in check_space(needs, _values_of, force=force_space):
         warnings.warn(problem, SpaceWarning, stacklevel=_level_of_user())
 
 
 def _values_of(tasks: Sequence[Task]) -> list[Any]:
-    """Run some tasks where those of a job run, and return their values; none in a batch job, whose workers are not there yet."""
+    """Run some tasks where those of a job run, and return their values; none in a batch job, whose
+    workers are not there yet."""
     values: list[Any] = []
     if current_batch() is None:
         run_job(FlatJob(lambda: iter(tasks), len(tasks), lambda _, result: values.append(result.value)), "estimating the size")
@@ -236,16 +245,19 @@ def _values_of(tasks: Sequence[Task]) -> list[Any]:
 
 
 def _level_of_user() -> int:
-    """Return the stack level, for a warning of the caller, of the first line outside of this package."""
+    """Return the stack level, for a warning of the caller, of the first line outside of this
+    package."""
     frame, level = sys._getframe(1), 1
-    inside = ("wkwdask", "contextlib")  # functions of this package are decorated by context managers
+    # functions of this package are decorated by context managers
+    inside = ("wkwdask", "contextlib")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         frame, level = frame.f_back, level + 1
     return level
 
 
 def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, force_space: bool, has_later_steps: bool = False) -> Report:
-    """Write the mags of one call in order, after checking all of them. A call that was interrupted between two mags is resumed."""
+    """Write the mags of one call in order, after checking all of them. A call that was interrupted
+    between two mags is resumed."""
     check_restartable(len(stages), overwrites=replaces(existing))
     reports = []
     with same_call():
@@ -259,14 +271,14 @@ def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, forc
 
 
 def accepting_own(plan: P, existing: str) -> P:
-    """Return a plan that does nothing if it overwrites data that an earlier start of the same call has written."""
+    """Return a plan that does nothing if it overwrites data that an earlier start of the same call
+    has written."""
     return replace(plan, staged=plan.staged.accepting_finished()) if existing == "overwrite" else plan
 
 
-def resolve_existing(
-    stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, force_space: bool, has_later_steps: bool = False
-) -> str:  # fmt: skip
-    """Check all mags of a call before the first is written. Return the ``existing=`` policy: ``"resume"`` for a call interrupted between two mags."""
+def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, force_space: bool, has_later_steps: bool = False) -> str:
+    """Check all mags of a call before the first is written. Return the ``existing=`` policy:
+    ``"resume"`` for a call interrupted between two mags."""
     if len(stages) < 2 and not has_later_steps:
         return existing
     plans = [plan for plan in (stage(existing) for stage in stages) if plan is not None]

@@ -1,4 +1,5 @@
-"""Orthogonal and pointwise indexing of a volume, read in boxes of bounded size that do not cut stored chunks."""
+"""Orthogonal and pointwise indexing of a volume, read in boxes of bounded size that do not cut
+stored chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from wkwdask.graphs.read import BoxReader
 
 Item: TypeAlias = "int | np.integer[Any] | slice | npt.NDArray[np.integer[Any]]"
-"""Index of one axis: an integer, which removes the axis, a slice with any step, or an array of integers."""
+"""Index of one axis: an integer, which removes the axis, a slice with any step, or an array of
+integers."""
 
 _CELL_VX = 256
 """Longest edge of a box that is read at once, unless stored chunks are longer [voxels]."""
@@ -39,7 +41,8 @@ class _Span:
 
 
 def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any]:
-    """Read the product of the indices along each axis, with the meaning of numpy's ``ix_`` and xarray's ``isel``."""
+    """Read the product of the indices along each axis, with the meaning of numpy's ``ix_`` and
+    xarray's ``isel``."""
     if all(not isinstance(item, np.ndarray) and (not isinstance(item, slice) or item.step in (None, 1)) for item in items):
         return reader[tuple(items)]
     indices = [_indices(item, n) for item, n in zip(items, reader.shape, strict=True)]
@@ -56,7 +59,8 @@ def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any
 
 def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] | slice]) -> npt.NDArray[Any]:
     """Read the values at points, with the meaning of xarray's pointwise (vectorized) indexing."""
-    # xarray uses pointwise indexing also to transpose or broadcast a lazy array. Such points fill a box, and reading the box is faster than each point.
+    # xarray uses pointwise indexing also to transpose or broadcast a lazy array. Such points fill a
+    # box, and reading the box is faster than each point.
     shape = np.broadcast_shapes(*(item.shape for item in items if isinstance(item, np.ndarray)))
     lines = _lines(items, len(shape))
     if lines is not None:
@@ -76,7 +80,8 @@ def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] 
     for first in range(0, out.size, _POINTS):
         part = slice(first, first + _POINTS)
         points = np.stack([broadcast[axis].flat[part] + start for axis, start in zip("xyz", reader.start, strict=True)], axis=1)
-        inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(axis=1)  # the array is zero before the box
+        # the array is zero before the box
+        inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(axis=1)
         values = np.zeros((len(points), reader.volume.num_channels), reader.dtype)
         values[inside] = sample_points(reader.volume, points[inside])
         out.reshape(-1)[part] = np.take_along_axis(values, broadcast["c"].flat[part][:, np.newaxis], axis=1)[:, 0]
@@ -84,7 +89,8 @@ def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] 
 
 
 def _lines(items: Sequence[npt.NDArray[np.integer[Any]] | slice], ndim: int) -> list[tuple[int, npt.NDArray[np.integer[Any]]]] | None:
-    """Return the axis along which each index array varies, or -1, and its values there; None if two share an axis or one varies along several."""
+    """Return the axis along which each index array varies, or -1, and its values there; None if two
+    share an axis or one varies along several."""
     lines = []
     for item in items:
         if isinstance(item, slice) or item.size == 0:
@@ -128,8 +134,10 @@ def _indices(item: Item, length: int) -> npt.NDArray[np.int64]:
 
 
 def _spans(indices: npt.NDArray[np.int64], start: int, chunk_len: int) -> Iterator[_Span]:
-    """Group the selected indices that are read together: they lie in one cell of the grid, and at most a chunk apart."""
-    # A cell is at least 256 voxels long, a whole number of chunks. A gap longer than a chunk starts a new span, since it may skip a whole chunk:
+    """Group the selected indices that are read together: they lie in one cell of the grid, and at
+    most a chunk apart."""
+    # A cell is at least 256 voxels long, a whole number of chunks. A gap longer than a chunk starts
+    # a new span, since it may skip a whole chunk:
     #
     #   cells     |                |                |
     #   selected   x x  x         x|x             x |

@@ -1,4 +1,5 @@
-"""Tasks of a job that can start, in order: due retries, then tasks that follow from results, then the tasks of the job."""
+"""Tasks of a job that can start, in order: due retries, then tasks that follow from results, then
+the tasks of the job."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Result, Task
     from wkwdask.runs.retries import RetryingJob
 
-_MOST_RETRIES = 100  # while this many tasks wait for a retry, no new ones start: a resource that all of them need is probably down
+# while this many tasks wait for a retry, no new ones start: a resource that all of them need is
+# probably down
+_MOST_RETRIES = 100
 
 
 class TaskQueue:
@@ -23,10 +26,12 @@ class TaskQueue:
 
     def __init__(self, job: RetryingJob) -> None:
         self._job = job
-        # A stack of iterators. The tasks that follow from a result are put on top, so each join runs soon after its parts, and few parts are on disk at a time.
+        # A stack of iterators. The tasks that follow from a result are put on top, so each join
+        # runs soon after its parts, and few parts are on disk at a time.
         self._sources = [iter(job.tasks())]
         self._next: Task | None = None  # taken from the sources by ``has_more``
-        self._retries: list[tuple[float, int, Task]] = []  # heap of (time, number, task); the number keeps tasks from being compared
+        # heap of (time, number, task); the number keeps tasks from being compared
+        self._retries: list[tuple[float, int, Task]] = []
         self._number = count()
 
     def add(self, tasks: Iterable[Task]) -> None:

@@ -1,7 +1,7 @@
 """A dask array of a volume that a local scheduler computes with one read into one array.
 
-dask reads each chunk into an array, and then copies the chunks, or the only one, into another array. That takes twice the memory, and half as long as decoding
-LZ4.
+dask reads each chunk into an array, and then copies the chunks, or the only one, into another
+array. That takes twice the memory, and half as long as decoding LZ4.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ class Reader(Protocol):
 class VolumeArray(da.Array):
     """An array of a volume, or a part of it selected by slices without steps and integers.
 
-    Arithmetic, other indices, ``persist``, ``dask.optimize`` and pickling return plain arrays. Other schedulers and ``dask.compute`` run its graph, which is
-    that of the plain array.
+    Arithmetic, other indices, ``persist``, ``dask.optimize`` and pickling return plain arrays.
+    Other schedulers and ``dask.compute`` run its graph, which is that of the plain array.
     """
 
     _reader: Reader
     _items: _Items
     """Selection along each axis of the reader."""
     _source: str
-    """Name of the array that the reader fills; an assignment to items changes the name of the array."""
+    """Name of the array that the reader fills; an assignment to items changes the name of the
+    array."""
 
     def __getitem__(self, index: Any) -> da.Array:
         """Select a part."""
@@ -60,7 +61,8 @@ class VolumeArray(da.Array):
         return selected if selected is self or items is None else _with_reader(selected, self._reader, items)
 
     def compute(self, **kwargs: Any) -> Any:
-        """Read the array, or compute its graph where a local scheduler would not do so unobserved."""
+        """Read the array, or compute its graph where a local scheduler would not do so
+        unobserved."""
         threads = _local_threads(**kwargs) if self._is_stored() and kwargs.keys() <= {"scheduler", "num_workers"} else None
         if threads is None:
             return super().compute(**kwargs)  # type: ignore[no-untyped-call]
@@ -72,7 +74,8 @@ class VolumeArray(da.Array):
 
 
 def volume_array(array: da.Array, reader: Reader) -> da.Array:
-    """Return an array over all of a reader that is read at once where possible; arrays of dask's query planning are returned unchanged."""
+    """Return an array over all of a reader that is read at once where possible; arrays of dask's
+    query planning are returned unchanged."""
     if type(array) is not da.Array or hasattr(array, "expr") or dask.config.get("array_plugins", None):
         return array
     return _with_reader(array, reader, tuple(range(n) for n in reader.shape))
@@ -85,7 +88,8 @@ def _with_reader(array: da.Array, reader: Reader, items: _Items) -> da.Array:
 
 
 def _select(items: _Items, index: Sequence[Any]) -> _Items | None:
-    """Apply a valid index to a selection; None unless it has only integers, slices without steps and an ellipsis."""
+    """Apply a valid index to a selection; None unless it has only integers, slices without steps
+    and an ellipsis."""
     kept = sum(isinstance(item, range) for item in items)
     found: list[Any] = []
     for part in index:
@@ -101,7 +105,8 @@ def _select(items: _Items, index: Sequence[Any]) -> _Items | None:
 
 
 def _local_threads(scheduler: Any = None, num_workers: int | None = None) -> int | None:
-    """Return the number of threads of dask's local scheduler; None for other schedulers, for pools of the user, and where callbacks watch tasks."""
+    """Return the number of threads of dask's local scheduler; None for other schedulers, for pools
+    of the user, and where callbacks watch tasks."""
     if Callback.active or dask.config.get("pool", None) is not None:
         return None
     get = get_scheduler(scheduler=scheduler, cls=da.Array)

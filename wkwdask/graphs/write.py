@@ -5,8 +5,10 @@
     chunks of the array  --rechunk-->  parts  --_encode-->  part files  --_join-->  shard, published
                                        inside one shard     one receipt each        one task per shard
 
-The graph is built from ``map_blocks`` and ``rechunk`` alone. Voxels go from the parts straight to part files, and only receipts travel between the last tasks.
-If the chunks that a part touches do not fit into memory (wide sections, for example), a first graph cuts all chunks into scratch files, and a job reads these.
+The graph is built from ``map_blocks`` and ``rechunk`` alone. Voxels go from the parts straight to
+part files, and only receipts travel between the last tasks. If the chunks that a part touches do
+not fit into memory (wide sections, for example), a first graph cuts all chunks into scratch files,
+and a job reads these.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ _POLL_SECONDS = 5.0
 
 
 def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
-    """Run graphs of receipts, and pass the receipt of each shard to ``take``, once and as early as possible."""
+    """Run graphs of receipts, and pass the receipt of each shard to ``take``, once and as early as
+    possible."""
     seen: set[Vec3] = set()
 
     def take_once(value: Any) -> None:
@@ -72,7 +75,8 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
 
 
 def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
-    """Run graphs whose chunks are single objects, show the progress, and return the objects. ``on_value`` may receive an object early, and more than once."""
+    """Run graphs whose chunks are single objects, show the progress, and return the objects.
+    ``on_value`` may receive an object early, and more than once."""
     total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
     if folder is not None:
         check_reachable(folder)
@@ -93,13 +97,15 @@ def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[A
             if dask.base.get_scheduler() is not None:
                 values = dask.compute(*graphs)
             else:
-                with ThreadPoolExecutor(num_workers()) as pool:  # after a failure, it waits for tasks that still write
+                with ThreadPoolExecutor(num_workers()) as pool:
+                    # after a failure, it waits for tasks that still write
                     values = dask.compute(*graphs, scheduler="threads", pool=pool)
         return [item for value in values for item in value.ravel()]
 
 
 def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, on_value: Callable[[Any], None]) -> list[Any]:
-    """Fetch and release each object when it is computed, so that a worker lost later costs no finished shard.
+    """Fetch and release each object when it is computed, so that a worker lost later costs no
+    finished shard.
 
     A failure stops only the tasks that depend on it, and is reported at the end.
     """
@@ -125,7 +131,8 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
 
 
 def _deliver(job: RetryingJob, future: Any) -> None:
-    """Pass the result or the error of a graph task to the job. The cluster has already retried it as often as dask is configured to."""
+    """Pass the result or the error of a graph task to the job. The cluster has already retried it
+    as often as dask is configured to."""
     task = Task(str(future.key), str(future.key), _run_by_the_cluster, None)
     if future.status != "error":
         job.receive(task, Result((), value=list(future.result().ravel())))
@@ -157,7 +164,9 @@ def _as_completed(futures: Sequence[Any], client: Any) -> Iterator[Any]:
         yield future
 
 
-_MEMORY_DIVISOR = 4  # chunks get a quarter of a task's memory; waiting chunks, the part and the user's own functions need the rest
+# chunks get a quarter of a task's memory; waiting chunks, the part and the user's own functions
+# need the rest
+_MEMORY_DIVISOR = 4
 _META = np.empty((0, 0, 0, 0), object)
 
 
@@ -168,11 +177,13 @@ class WritePlan:
     part_shape: Vec3
     """Shape that is encoded at once [voxels]."""
     scratch_nbytes: int = 0
-    """Voxels that go through scratch files, before compression [bytes]; 0 if the chunks that a part touches fit into memory."""
+    """Voxels that go through scratch files, before compression [bytes]; 0 if the chunks that a part
+    touches fit into memory."""
 
 
 def plan_write(array: da.Array, target: TargetArray) -> WritePlan:
-    """Choose the parts of an array, so that the memory of a task is bounded by its chunks and by parts of the target."""
+    """Choose the parts of an array, so that the memory of a task is bounded by its chunks and by
+    parts of the target."""
     budget = memory_per_task() // _MEMORY_DIVISOR
     plan = _parts(array, target, budget)
     chunk_nbytes = math.prod(max(axis) for axis in array.chunks) * array.dtype.itemsize
@@ -194,8 +205,15 @@ def build_write_graph(array: da.Array, target: TargetArray, prepare: Callable[[]
     parts = array.rechunk(((target.num_channels,), *lengths), method="tasks")
     before = () if prepare is None else (_first_task(prepare),)
     receipts: da.Array = da.map_blocks(
-        _encode, parts, *before, target=target, part_shape=part_shape, dtype=object, meta=_META, chunks=((1,), *((1,) * len(axis) for axis in lengths)),
-    )  # fmt: skip
+        _encode,
+        parts,
+        *before,
+        target=target,
+        part_shape=part_shape,
+        dtype=object,
+        meta=_META,
+        chunks=((1,), *((1,) * len(axis) for axis in lengths)),
+    )
     if part_shape == shard_shape:
         return receipts
     # Parts of each shard along each axis. Shards at the border of the box have fewer.
@@ -235,12 +253,20 @@ def _without(receipts: da.Array, target: TargetArray, done: set[Vec3]) -> list[d
 
 
 def _cutting_graph(array: da.Array, target: TargetArray, part_shape: Vec3, done: set[Vec3]) -> da.Array:
-    """Build the graph that cuts each chunk of an array along the borders of parts, and stores the pieces in scratch files."""
+    """Build the graph that cuts each chunk of an array along the borders of parts, and stores the
+    pieces in scratch files."""
     borders_of = [np.cumsum([first, *axis]).tolist() for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)]
     pieces: da.Array = da.map_blocks(
-        _set_aside, array, target=target, part_shape=part_shape, borders_of=borders_of, done=done, dtype=object, meta=_META,
+        _set_aside,
+        array,
+        target=target,
+        part_shape=part_shape,
+        borders_of=borders_of,
+        done=done,
+        dtype=object,
+        meta=_META,
         chunks=tuple((1,) * len(axis) for axis in array.chunks),
-    )  # fmt: skip
+    )
     return pieces
 
 
@@ -267,8 +293,10 @@ def with_final_task(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) 
 
 
 def _first_task(prepare: Callable[[], object]) -> da.Array:
-    """Return an array of one chunk whose only task calls ``prepare``; tasks that take it as an argument run after it."""
-    # dask would fuse a single block into every task that uses it, and so call ``prepare`` in each of them. It does not fuse across a rechunk.
+    """Return an array of one chunk whose only task calls ``prepare``; tasks that take it as an
+    argument run after it."""
+    # dask would fuse a single block into every task that uses it, and so call ``prepare`` in each
+    # of them. It does not fuse across a rechunk.
     pair: da.Array = da.map_blocks(_prepare, prepare, chunks=((1, 1), (1,), (1,), (1,)), dtype=object, meta=_META)
     first: da.Array = pair.rechunk((2, 1, 1, 1), method="tasks")
     return first
@@ -290,7 +318,8 @@ def _encode(voxels: npt.NDArray[Any], *_: Any, target: TargetArray, part_shape: 
 
 
 def _checked_chunk(voxels: npt.NDArray[Any], shape: tuple[int, ...], target: TargetArray) -> npt.NDArray[Any]:
-    """Check that a chunk has the shape and type that its array declares, and return it in native byte order."""
+    """Check that a chunk has the shape and type that its array declares, and return it in native
+    byte order."""
     if isinstance(voxels, np.ma.MaskedArray):
         raise TypeError("a chunk is a masked array: fill it (dask.array.ma.filled)")
     if voxels.shape != shape:
@@ -328,10 +357,12 @@ class ArrayWrite(Plan):
     array: da.Array | npt.NDArray[Any]
     """Voxels, shape (c, x, y, z); this process writes an array in memory itself."""
     trust_note: str
-    """Reason to assume that the files of an interrupted call came from the same array, for the report."""
+    """Reason to assume that the files of an interrupted call came from the same array, for the
+    report."""
 
     def need(self) -> Need | None:
-        """Return the space of a new mag. Voxels in memory are encoded on trial; those of a graph are not known before they are computed."""
+        """Return the space of a new mag. Voxels in memory are encoded on trial; those of a graph
+        are not known before they are computed."""
         array = self.array
         if isinstance(self.staged, StagedRegion):
             return None  # files are replaced one by one
@@ -380,7 +411,8 @@ class ArrayWrite(Plan):
 
 
 def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trust_note: str, *, compute: bool, force_space: bool) -> Any:
-    """Write an array and return a Report; without ``compute``, return a Delayed with that result."""
+    """Write an array and return a Report; without ``compute``, return a Delayed with that
+    result."""
     plan = ArrayWrite(staged, array, trust_note)
     if compute:
         return run_plan(plan, force_space=force_space)
@@ -389,7 +421,8 @@ def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trust_no
 
 
 def delayed_write(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
-    """Check now that an array can be written, and return a Delayed whose last task publishes the mag."""
+    """Check now that an array can be written, and return a Delayed whose last task publishes the
+    mag."""
     staged.check_free()
     done = staged.done()
     if done is not None:

@@ -1,10 +1,12 @@
-"""Jobs that find connected components in three steps: label each brick, join labels across faces, write.
+"""Jobs that find connected components in three steps: label each brick, join labels across faces,
+write.
 
-1. Label: tasks label each brick by itself. They store what joining needs in scratch files: the labels on the faces of bricks, and the sizes and values of the
-   components that touch a face.
-2. Join: tasks pair the labels on adjacent faces. The driver unites the pairs, which takes some ten bytes per component that touches a face, and assigns final
-   ids brick by brick.
-3. Write: tasks label each brick again, which is cheaper than storing its labels, and write it with final ids.
+1. Label: tasks label each brick by itself. They store what joining needs in scratch files: the
+   labels on the faces of bricks, and the sizes and values of the components that touch a face.
+2. Join: tasks pair the labels on adjacent faces. The driver unites the pairs, which takes some ten
+   bytes per component that touches a face, and assigns final ids brick by brick.
+3. Write: tasks label each brick again, which is cheaper than storing its labels, and write it with
+   final ids.
 
 The result does not depend on the number of workers.
 """
@@ -56,7 +58,8 @@ if TYPE_CHECKING:
 
 _KEPT_PLANES = 64
 _ALL = slice(None)
-# A face with a border of one voxel is assembled from the faces of 3 x 3 bricks. -1, 0, 1 is the position of a brick along one axis of the face:
+# A face with a border of one voxel is assembled from the faces of 3 x 3 bricks. -1, 0, 1 is the
+# position of a brick along one axis of the face:
 #
 #        -1        0         1
 #     [.. .. a][b .. .. c][d .. ..]     _NEAR_EDGE: voxels that are copied from each brick: a, b to c, d
@@ -67,7 +70,8 @@ _BORDER = {-1: slice(0, 1), 0: slice(1, -1), 1: slice(-1, None)}
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """Volume to label, and the rules of labelling. Its third step is a :class:`wkwdask.verbs.apply_job.Computation`."""
+    """Volume to label, and the rules of labelling. Its third step is a
+    :class:`wkwdask.verbs.apply_job.Computation`."""
 
     source: Volume
     """Volume with one channel."""
@@ -125,7 +129,8 @@ class Labelling:
         return self.plan.brick_box(brick).intersection(self.area)
 
     def read(self, box: BoundingBox) -> npt.NDArray[Any] | None:
-        """Read the labels or the foreground mask of a box, shape (x, y, z); None if all voxels are background."""
+        """Read the labels or the foreground mask of a box, shape (x, y, z); None if all voxels are
+        background."""
         voxels = np.empty((1, *box.size), self.source.dtype, order="F")
         if not self.source.read_into(voxels, box.topleft, fill_zeros=self._is_zero_foreground) and not self._is_zero_foreground:
             return None
@@ -137,7 +142,8 @@ class Labelling:
         return foreground
 
     def label(self, brick: Vec3) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], int, npt.NDArray[np.int64]] | None:
-        """Label a brick. Return its voxels, labels, number of labels on open faces, and sizes of components; None without components."""
+        """Label a brick. Return its voxels, labels, number of labels on open faces, and sizes of
+        components; None without components."""
         box = self.inside(brick)
         voxels = None if box.is_empty else self.read(box)
         if voxels is None:
@@ -162,16 +168,19 @@ class Labelling:
                 plane = labels[at].T
                 touching = (plane > 0) & (plane <= num_touching)
                 planes.append(np.where(touching, plane, np.uint32(0)) if touching.any() else None)
-                # All voxels of a component have the same value (labels) or the value True (threshold), so any of its voxels on a face has it.
+                # All voxels of a component have the same value (labels) or the value True
+                # (threshold), so any of its voxels on a face has it.
                 face_values = voxels[at].T[touching]
                 values[plane[touching] - 1] = face_values.view(f"u{face_values.dtype.itemsize}")
         num_kept = int(np.count_nonzero(sizes[num_touching:] >= self.min_voxels))
         return BrickFaces(brick, num_kept, len(sizes) - num_touching - num_kept, sizes[:num_touching], values, tuple(planes))
 
-    # -------------------------------------------------------------------------------------------- the third step, as a Computation
+    # --------------------------------------------------------------------------------------------
+    # the third step, as a Computation
 
     def states(self, region: Vec3) -> int:
-        """Return the digest of a region's files; raises IncompleteWriteError if they have changed since the region was labelled."""
+        """Return the digest of a region's files; raises IncompleteWriteError if they have changed
+        since the region was labelled."""
         states = self.source_states(region)
         if FacesFile(faces_path(self.folder, region)).sources != states:
             raise self._changed(self.plan.region_box(region))
@@ -209,7 +218,8 @@ class Labelling:
         return out
 
 
-# ------------------------------------------------------------------------------------------------ label
+# ------------------------------------------------------------------------------------------------
+# label
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +237,8 @@ class RegionSpec:
 def label_region(spec: RegionSpec) -> Result:
     """Label the bricks of a region and write its faces file."""
     labelling, region = spec.labelling, spec.region
-    states = labelling.source_states(region)  # before reading, so that a file that changes during the read fails later checks
+    # before reading, so that a file that changes during the read fails later checks
+    states = labelling.source_states(region)
     all_faces = (labelling.faces(brick) for brick in labelling.plan.bricks(region))
     write_faces(labelling.folder, region, (faces for faces in all_faces if faces is not None), states)
     return Result((), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(region)))
@@ -245,7 +256,8 @@ class ScratchJob(FlatJob):
 
 
 def label_job(labelling: Labelling) -> ScratchJob:
-    """Return the job that labels all bricks. It raises :class:`ResumeError` if the source has changed since an earlier start."""
+    """Return the job that labels all bricks. It raises :class:`ResumeError` if the source has
+    changed since an earlier start."""
 
     def is_written(task: Task, result: Result) -> bool:
         if labelling.source_states(task.spec.region) != result.sources:
@@ -258,11 +270,13 @@ def label_job(labelling: Labelling) -> ScratchJob:
     return ScratchJob([RegionSpec(labelling, region).task("labelled", "label", label_region) for region in labelling.regions()], is_written)
 
 
-# ------------------------------------------------------------------------------------------------ join
+# ------------------------------------------------------------------------------------------------
+# join
 
 
 class _Planes:
-    """Cached reader of the nodes on brick faces. A node is a component that touches an open face; nodes are numbered over all bricks."""
+    """Cached reader of the nodes on brick faces. A node is a component that touches an open face;
+    nodes are numbered over all bricks."""
 
     def __init__(self, labelling: Labelling) -> None:
         self._labelling = labelling
@@ -277,7 +291,8 @@ class _Planes:
             return None
 
     def _read(self, brick: Vec3, face: int) -> Nodes | None:
-        """Read node and value of each voxel on a face, with node -1 for background; None for a face without nodes."""
+        """Read node and value of each voxel on a face, with node -1 for background; None for a face
+        without nodes."""
         row = self._table.row_of(self._labelling.code_of(brick))
         file = None if row is None else self._file(self._labelling.region_of(brick))
         if row is None or file is None:
@@ -290,7 +305,8 @@ class _Planes:
         return nodes, np.append(np.uint64(0), file.values(inside))[plane]
 
     def around(self, brick: Vec3, axis: int, shape: tuple[int, int], reach: int) -> Nodes:
-        """Read the lower face of a brick, with a border of one voxel from the neighbouring bricks if ``reach`` is not 0."""
+        """Read the lower face of a brick, with a border of one voxel from the neighbouring bricks
+        if ``reach`` is not 0."""
         v, u = (n for n in (2, 1, 0) if n != axis)
         nodes = np.full((shape[0] + 2, shape[1] + 2), -1, np.int64)
         values = np.zeros(nodes.shape, np.uint64)
@@ -318,8 +334,9 @@ def join_region(spec: RegionSpec) -> Result:
             face = planes.nodes(brick, 2 * axis + 1)
             if face is None:
                 continue
-            # Each pair of adjacent faces is visited once, from its lower brick. With connectivity 18 or 26, a voxel also touches voxels of bricks diagonally
-            # beyond the face, so the opposite face gets a border of one voxel.
+            # Each pair of adjacent faces is visited once, from its lower brick. With connectivity
+            # 18 or 26, a voxel also touches voxels of bricks diagonally beyond the face, so the
+            # opposite face gets a border of one voxel.
             beyond = (brick[0] + (axis == 0), brick[1] + (axis == 1), brick[2] + (axis == 2))
             shape = (face[0].shape[0], face[0].shape[1])
             pairs.append(pair_faces(face, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))
@@ -342,7 +359,8 @@ def faces_job(labelling: Labelling) -> ScratchJob:
 
 def tabulate(labelling: Labelling) -> BrickTable:
     """Write the table of all bricks with components, which the join tasks read."""
-    files.make_folders_below(dirname(labelling.folder), labelling.folder)  # no task has created it if no region has components
+    # no task has created it if no region has components
+    files.make_folders_below(dirname(labelling.folder), labelling.folder)
     rows = [FacesFile(faces_path(labelling.folder, region)).bricks for region in labelling.regions()]
     bricks = np.concatenate([np.zeros((0, 6), np.int64), *rows])
     codes = np.array([labelling.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64)
@@ -385,7 +403,8 @@ def number(labelling: Labelling) -> Numbering:
             add_to_roots(roots, file.sizes(inside), int(table.first_node[row]), totals)
             others[row] = num_others
             num_dropped += dropped
-    is_root = roots == np.arange(len(roots))  # the size of a whole set is stored at its root, and decides whether the set is kept
+    # the size of a whole set is stored at its root, and decides whether the set is kept
+    is_root = roots == np.arange(len(roots))
     is_kept = is_root & (totals >= labelling.min_voxels)
     num_dropped += int(is_root.sum() - is_kept.sum())
     ids, first_other, num_components = _ids(table, roots, is_kept, others)
@@ -397,8 +416,10 @@ def number(labelling: Labelling) -> Numbering:
 def _ids(
     table: BrickTable, roots: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_], others: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], int]:
-    """Return the id of each node, the id of the first component of each brick without an open face, and the number of components."""
-    # Ids ascend brick by brick. Within a brick, roots of joined sets come first, then the components that touch no open face:
+    """Return the id of each node, the id of the first component of each brick without an open face,
+    and the number of components."""
+    # Ids ascend brick by brick. Within a brick, roots of joined sets come first, then the
+    # components that touch no open face:
     #
     #   brick 0: root, root | other, other, other    brick 1: root | other    ...
     #   ids      1     2    | 3      4      5                 6    | 7

@@ -1,7 +1,8 @@
-"""Scratch files of connected components: faces of labelled bricks, pairs of connected labels, and final ids.
+"""Scratch files of connected components: faces of labelled bricks, pairs of connected labels, and
+final ids.
 
-A faces file holds one region: compressed tables and planes of its bricks, an index with a row per brick that has components, and a footer. All files are
-published atomically.
+A faces file holds one region: compressed tables and planes of its bricks, an index with a row per
+brick that has components, and a footer. All files are published atomically.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class BrickFaces:
     values: npt.NDArray[np.uint64]
     """Values of these components, as bits."""
     planes: tuple[Plane | None, ...]
-    """Labels on the lower and upper faces along x, y, z, shape (v, u): the remaining axes, slower one first. None for a face without labels."""
+    """Labels on the lower and upper faces along x, y, z, shape (v, u): the remaining axes, slower
+    one first. None for a face without labels."""
 
 
 def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources: int) -> None:
@@ -102,7 +104,8 @@ class FacesFile:
 
     @property
     def bricks(self) -> npt.NDArray[np.int64]:
-        """Columns: index along x, y, z, components on open faces, kept ones without, dropped ones; shape (n, 6)."""
+        """Columns: index along x, y, z, components on open faces, kept ones without, dropped ones;
+        shape (n, 6)."""
         bricks: npt.NDArray[np.int64] = self._rows[:, :6]
         return bricks
 
@@ -120,7 +123,8 @@ class FacesFile:
         return values
 
     def plane(self, row: int, face: int) -> Plane | None:
-        """Read the labels on a face: 2 * axis for the lower, 2 * axis + 1 for the upper one; None without labels."""
+        """Read the labels on a face: 2 * axis for the lower, 2 * axis + 1 for the upper one; None
+        without labels."""
         plane: Plane = self._blob(row, 2 + face, np.dtype(np.uint32))
         return plane if plane.size else None
 
@@ -137,7 +141,8 @@ class FacesFile:
             raise CorruptError(f"{self.path}: byte {offset}: {nbytes} bytes are no valid compressed labels: {error}") from None
 
 
-# ------------------------------------------------------------------------------------------------ all bricks
+# ------------------------------------------------------------------------------------------------
+# all bricks
 
 
 @dataclass(frozen=True)
@@ -182,7 +187,8 @@ def _loaded(path: str, *_: int) -> BrickTable:
 
 
 def write_pairs(folder: str, region: Vec3, pairs: npt.NDArray[np.int64]) -> None:
-    """Write the pairs of joined nodes of a region, shape (n, 2), with a checksum. Repeating it is harmless."""
+    """Write the pairs of joined nodes of a region, shape (n, 2), with a checksum. Repeating it is
+    harmless."""
     data = np.ascontiguousarray(pairs).tobytes()
     publish_bytes(pairs_path(folder, region), data + np.int64(zlib.crc32(data)).tobytes())
 

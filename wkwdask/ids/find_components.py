@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 _COMMAND = "components"
 _MOST_OF_32_BITS = 2**32 - 1
-_SURE_SHARE = 0.25  # of the size of the labels, which components at least have that join equal labels
+# of the size of the labels, which components at least have that join equal labels
+_SURE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class ComponentsSearch(Plan):
         return ApplyJob(self.labelling, target)
 
     def need(self) -> Need:
-        """Return the space of the components, estimated from labels that are joined where they are equal; those of a threshold are not known before."""
+        """Return the space of the components, estimated from labels that are joined where they are
+        equal; those of a threshold are not known before."""
         labelling, source = self.labelling, self.labelling.source
         is_like_source = labelling.limits is None and labelling.min_voxels <= 1 and labelling.area.contains(source.box)
         return need_of(self.staged, self.job, encoded_like(self.staged.targets, lambda _, box: read_voxels(source, box)), _SURE_SHARE if is_like_source else 0)
@@ -109,7 +111,8 @@ class ComponentsSearch(Plan):
             return self
         if self.lay_out_longer is None:
             raise ValueError(f"{folder}: {num_components} components are too many for {target.dtype.name}; set dtype= to a longer type")
-        # The level was staged as uint32, before the number of components was known. No voxel is written yet, so its metadata are replaced by those of uint64.
+        # The level was staged as uint32, before the number of components was known. No voxel is
+        # written yet, so its metadata are replaced by those of uint64.
         levels = self.lay_out_longer()
         (longer,) = levels.staged(self.staged.root)
         longer.describe()
@@ -146,9 +149,16 @@ def lay_out_components(opened: SourceVolume, request: TargetRequest, options: Co
     long_spec = replace(spec, dtype=np.dtype(np.uint64))
     longer = None if options.dtype is not None else partial(destination.new_levels, [long_spec], request.stored, opened.volume, "overwrite")
     settings = settings_of(
-        _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
-        connectivity=options.connectivity, min_voxels=options.min_voxels, ids="auto" if options.dtype is None else spec.dtype.name, input=source_token(source),
-    )  # fmt: skip
+        _COMMAND,
+        source=source.name,
+        box=box_setting(box),
+        where=box_setting(area),
+        limits=None if limits is None else str(limits),
+        connectivity=options.connectivity,
+        min_voxels=options.min_voxels,
+        ids="auto" if options.dtype is None else spec.dtype.name,
+        input=source_token(source),
+    )
     draft, target = stage_level(levels, _COMMAND, settings, existing)
     framed = relative_to(source, target.origin)
     plan = plan_components(framed.box, Tiling(target.chunk_shape, target.shard_shape, source.dtype.itemsize), workers, draft.shape())
@@ -159,7 +169,8 @@ def lay_out_components(opened: SourceVolume, request: TargetRequest, options: Co
 
 
 def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of the foreground, rounded inward for integer voxels."""
+    """Return the least and the greatest value of the foreground, rounded inward for integer
+    voxels."""
     if threshold is None:
         if source.dtype.kind not in "iu":
             raise TypeError(f"{source.name}: holds {source.dtype.name}; only equal integers can be joined: set threshold=")
@@ -167,7 +178,8 @@ def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tu
     limits = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
     if len(limits) != 2 or not all(isinstance(value, Real) for value in limits) or not limits[0] <= limits[1]:
         raise ValueError(f"threshold must be a number or two, the lower one first, got {threshold!r}")
-    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in limits)  # as a float, a large integer would be rounded
+    # as a float, a large integer would be rounded
+    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in limits)
     if source.dtype.kind in "iu":
         low, high = (value if math.isinf(value) else rounded(value) for value, rounded in ((low, math.ceil), (high, math.floor)))
     return low, high

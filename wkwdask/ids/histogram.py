@@ -1,4 +1,5 @@
-"""Surveys of voxel values: histograms of a layer or of each slice, value ranges, and percentiles."""
+"""Surveys of voxel values: histograms of a layer or of each slice, value ranges, and
+percentiles."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Bins(NamedTuple):
 
     def fill(self, values: npt.NDArray[Any]) -> Counts:
         """Count values, shape (n,), by the rules of ``numpy.histogram``."""
-        # numpy.histogram widens the range of a single value by 0.5 on both sides; values outside are counted by the same rule.
+        # numpy.histogram widens the range of a single value by 0.5 on both sides; values outside
+        # are counted by the same rule.
         counts, _ = np.histogram(values, self.number, (self.low, self.high))
         low, high = (self.low, self.high) if self.low != self.high else (self.low - 0.5, self.high + 0.5)
         sides = (np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, np.bool_), values < low, values > high)
@@ -68,7 +70,8 @@ class Bins(NamedTuple):
 
 
 def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins:
-    """Return bins from the least to the greatest value; fewer of them if floats are too coarse for so many.
+    """Return bins from the least to the greatest value; fewer of them if floats are too coarse for
+    so many.
 
     Examples
     --------
@@ -77,11 +80,13 @@ def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins
     """
     while number:
         bins = Bins(number, low, high)
-        with contextlib.suppress(ValueError), np.errstate(all="ignore"):  # numpy 2 refuses bins without width
+        with contextlib.suppress(ValueError), np.errstate(all="ignore"):
+            # numpy 2 refuses bins without width
             if (np.diff(bins.edges(dtype)) > 0).all():
                 return bins
         number //= 2
-    return Bins(1, *np.nextafter(np.float64(low), [-np.inf, np.inf]))  # low equals high, and is so large that adding 0.5 does not change it
+    # low equals high, and is so large that adding 0.5 does not change it
+    return Bins(1, *np.nextafter(np.float64(low), [-np.inf, np.inf]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,8 @@ class _ValueSurvey:
         return True
 
     def occupied(self) -> CellMap:
-        """Return the map of stored regions, shape (x, y, z); all others are zero and need no reading."""
+        """Return the map of stored regions, shape (x, y, z); all others are zero and need no
+        reading."""
         return stored_regions(self.volume, self.plan)
 
 
@@ -128,14 +134,16 @@ class HistogramSurvey(_ValueSurvey):
         return Counts(counts[np.newaxis], *np.zeros((3, 1), np.int64))
 
     def finished(self, facts: dict[int, Counts]) -> Iterator[Counts]:
-        """Yield the counts of each slice, or of the whole box, with the zeros that were not read."""
+        """Yield the counts of each slice, or of the whole box, with the zeros that were not
+        read."""
         box, channels = self.plan.box, self.volume.num_channels
         nothing = _stacked([self.count(np.empty(0, self.volume.dtype))] * channels)
         zero = _stacked([self.count(np.zeros(1, self.volume.dtype))] * channels)
         slices = range(box.topleft[2], box.bottomright[2]) if self.per_slice else (ALL_SLICES,)
         for z in slices:
             counts = facts.get(z, nothing)
-            if not self.ignore_zero:  # regions without a stored shard were not read: all of their voxels are zero
+            if not self.ignore_zero:
+                # regions without a stored shard were not read: all of their voxels are zero
                 num_zeros = box.volume // len(slices) - counts.total()
                 counts = counts.plus(Counts(*(n * num_zeros.reshape(-1, *(1,) * (n.ndim - 1)) for n in zero)))
             yield counts
@@ -193,7 +201,8 @@ class RangeSurvey(_ValueSurvey):
         return RangeAccumulator(self)
 
     def finished(self, facts: Range) -> tuple[Any, Any]:
-        """Return the range with the zeros that were not read; 0 to 1 if no voxel counts, as in ``numpy.histogram``."""
+        """Return the range with the zeros that were not read; 0 to 1 if no voxel counts, as in
+        ``numpy.histogram``."""
         zero = self.volume.dtype.type(0)
         if facts.voxels < self.plan.box.volume and not self.ignore_zero:
             facts = _widened(facts, Range(zero, zero, 0))
@@ -233,7 +242,8 @@ def _widened(first: Range, second: Range) -> Range:
 
 
 def plan_values(volume: Volume, box: BoundingBox, *, per_slice: bool) -> BrickPlan:
-    """Plan the bricks to read. Regions are thin for counts per slice, so that a task returns few slices."""
+    """Plan the bricks to read. Regions are thin for counts per slice, so that a task returns few
+    slices."""
     plan = plan_survey(box, (volume,))
     if not per_slice:
         return plan
@@ -265,7 +275,8 @@ def binned_percentiles(counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], p
     if not ends[-1]:
         return np.full(len(percents), np.nan)
     places = ends[-1] * (percents / 100)
-    bins = np.maximum(np.searchsorted(ends, places, side="left") - 1, np.flatnonzero(counts)[0])  # percentile 0 is the lower edge of the first filled bin
+    # percentile 0 is the lower edge of the first filled bin
+    bins = np.maximum(np.searchsorted(ends, places, side="left") - 1, np.flatnonzero(counts)[0])
     borders = edges.astype(np.float64)
     share = (places - ends[bins]) / counts[bins]
     inside: npt.NDArray[np.float64] = borders[bins] + share * (borders[bins + 1] - borders[bins])

@@ -1,7 +1,9 @@
-"""Tables that map ids, in files of a job's folder or in a user's ``.npy``, for up to a thousand million entries.
+"""Tables that map ids, in files of a job's folder or in a user's ``.npy``, for up to a thousand
+million entries.
 
-Each process maps the table into memory and reads only the pages that it looks up. Mapping is safe, because the files of a job are complete before they are
-mapped, and a user's ``.npy`` is checked to be unchanged before each use.
+Each process maps the table into memory and reads only the pages that it looks up. Mapping is safe,
+because the files of a job are complete before they are mapped, and a user's ``.npy`` is checked to
+be unchanged before each use.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class IdMap:
 
 
 def saved_map(folder: str) -> IdMap | None:
-    """Return the table that an earlier start completed; None if it is incomplete or uses a user's file, which is opened again."""
+    """Return the table that an earlier start completed; None if it is incomplete or uses a user's
+    file, which is opened again."""
     path = f"{folder}/{_RECORD_NAME}"
     try:
         with reading(path, "record"):
@@ -107,7 +110,8 @@ def _state(path: str) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-# ------------------------------------------------------------------------------------------------ dense
+# ------------------------------------------------------------------------------------------------
+# dense
 
 
 def use_npy(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
@@ -148,11 +152,13 @@ class _AppendFile(NewFile):
         self.nbytes += data.nbytes
 
 
-# ------------------------------------------------------------------------------------------------ pairs
+# ------------------------------------------------------------------------------------------------
+# pairs
 
 
 def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:
-    """Write pairs in any order as a table sorted by id, by an external merge sort: sorted runs of some ``ROWS`` pairs, then one merge."""
+    """Write pairs in any order as a table sorted by id, by an external merge sort: sorted runs of
+    some ``ROWS`` pairs, then one merge."""
     runs: list[tuple[str, int]] = []
     try:
         for number, (_, keys, values) in enumerate(chunks()):
@@ -183,7 +189,8 @@ def _merge(folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describ
 
 def _merged(runs: list[tuple[str, int]]) -> Iterator[Pairs]:
     """Yield the pairs of all runs in id ranges of about ``ROWS`` pairs each."""
-    # Ids sampled from all runs cut the id space into parts of about ROWS pairs. Equal ids are never cut apart, so each part is sorted alone:
+    # Ids sampled from all runs cut the id space into parts of about ROWS pairs. Equal ids are never
+    # cut apart, so each part is sorted alone:
     #
     #   run 0   |1  3  4 | 7  9 |12 15|
     #   run 1   |2  3    | 8    |11 12|

@@ -1,4 +1,5 @@
-"""Mappings of ids as users have them: dicts, arrays and tables in memory; CSV, Parquet, ``.npy`` and WEBKNOSSOS agglomerate files (HDF5).
+"""Mappings of ids as users have them: dicts, arrays and tables in memory; CSV, Parquet, ``.npy``
+and WEBKNOSSOS agglomerate files (HDF5).
 
 Files are read in chunks of bounded size.
 """
@@ -161,7 +162,8 @@ class CsvFile(_File):
                 raise
 
     def _has_header(self) -> bool:
-        """Return whether the first line is a header. A line that begins with a number is data and is never skipped."""
+        """Return whether the first line is a header. A line that begins with a number is data and
+        is never skipped."""
         with io.TextIOWrapper(files.open_stream(self.path), encoding=_ENCODING, errors="replace") as file:
             line = file.readline().strip()
         try:
@@ -228,7 +230,8 @@ class ParquetFile(_File):
 
 
 class NpyFile(_File):
-    """``.npy`` of pairs, shape (n, 2), or of one value for each id from 0, which is used in place."""
+    """``.npy`` of pairs, shape (n, 2), or of one value for each id from 0, which is used in
+    place."""
 
     def _opened(self) -> tuple[npt.NDArray[Any], int]:
         """Map the array into memory; return it with the offset of its first byte."""
@@ -258,7 +261,8 @@ class NpyFile(_File):
 
 
 class AgglomerateFile(_File):
-    """WEBKNOSSOS agglomerate file: ``segment_to_agglomerate`` has a value for each segment from 0."""
+    """WEBKNOSSOS agglomerate file: ``segment_to_agglomerate`` has a value for each segment from
+    0."""
 
     def write(self, folder: str) -> IdMap:
         with open_hdf5(self.path, "analysis") as file, reading(self.path, "agglomerate file"):
@@ -271,7 +275,8 @@ class AgglomerateFile(_File):
 
 
 def open_mapping(mapping: Any) -> IdSource:
-    """Return the mapping of a user's object or file. NML is not handled here: it needs the segmentation."""
+    """Return the mapping of a user's object or file. NML is not handled here: it needs the
+    segmentation."""
     if isinstance(mapping, (str, os.PathLike)):
         return _open_file(local_path(mapping))
     if isinstance(mapping, dict):
@@ -311,7 +316,8 @@ def _open_file(path: str) -> IdSource:
     return kind(path)
 
 
-# ------------------------------------------------------------------------------------------------ writing
+# ------------------------------------------------------------------------------------------------
+# writing
 
 
 def mapping_path(url: str | os.PathLike[str]) -> str:
@@ -332,7 +338,8 @@ def write_mapping(path: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> No
 
     if not path.endswith(".npy"):
         frame = pd.DataFrame({"old": old.astype(np.uint64), "new": new.astype(np.uint64)})
-        # The old ids must be the first column. pandas writes an index as the first column of a CSV file, but as the last of a Parquet file.
+        # The old ids must be the first column. pandas writes an index as the first column of a CSV
+        # file, but as the last of a Parquet file.
         write_table(frame.set_index("old") if path.endswith(".csv") else frame, path)
         return
     stream = io.BytesIO()

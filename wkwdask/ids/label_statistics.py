@@ -1,4 +1,5 @@
-"""Survey of a label layer: size, bounding box and centroid of each label, and statistics of another layer inside each label."""
+"""Survey of a label layer: size, bounding box and centroid of each label, and statistics of another
+layer inside each label."""
 
 from __future__ import annotations
 
@@ -60,20 +61,24 @@ def _moments(totals: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], 
 
 
 def _exact_moments(counts: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return means and variances from integer sums, rounded only at the end: a float difference of large sums would have no digits left."""
+    """Return means and variances from integer sums, rounded only at the end: a float difference of
+    large sums would have no digits left."""
     sums, squares = (np.ldexp(totals[:, n + 1].astype(np.float64), LIMB_BITS) + totals[:, n] for n in (0, 2))
     product, square = counts * squares, sums * sums
     with np.errstate(over="ignore"):
         exact_sums, exact_squares = ((totals[:, n + 1] << LIMB_BITS) + totals[:, n] for n in (0, 2))
         differences = (counts * exact_squares - exact_sums * exact_sums).astype(np.float64)
-    # Only labels with very many voxels have products beyond 64 bits. There are few of them, so Python integers are fast enough.
+    # Only labels with very many voxels have products beyond 64 bits. There are few of them, so
+    # Python integers are fast enough.
     for row in np.flatnonzero((product >= _SAFE) | (square >= _SAFE)).tolist():
         a, b, c, d = totals[row].tolist()
         differences[row] = int(counts[row]) * ((d << LIMB_BITS) + c) - ((b << LIMB_BITS) + a) ** 2
     return sums / counts, differences / counts.astype(np.float64) ** 2
 
 
-_TASKS = 16  # least number of regions, unless these are tiny; independent of the number of workers, see ``Survey.plan``
+# least number of regions, unless these are tiny; independent of the number of workers, see
+# ``Survey.plan``
+_TASKS = 16
 
 
 def plan_survey(box: BoundingBox, volumes: tuple[Volume, ...]) -> BrickPlan:
@@ -101,7 +106,8 @@ class BrickMemory:
         self._memory = np.empty(0, volume.dtype)
 
     def read(self, box: BoundingBox, *, fill_zeros: bool) -> npt.NDArray[Any] | None:
-        """Read a box, shape (c, x, y, z), Fortran order; without ``fill_zeros`` None if all of it is zero."""
+        """Read a box, shape (c, x, y, z), Fortran order; without ``fill_zeros`` None if all of it
+        is zero."""
         shape = (self._volume.num_channels, *box.size)
         size = math.prod(shape)
         if self._memory.size < size:

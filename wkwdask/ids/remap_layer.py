@@ -49,12 +49,14 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
     from wkwdask.runs.space import Need
 
-_SURE_SHARE = 0.25  # of the size of the source's ids, which a mapping that keeps the others at least has
+# of the size of the source's ids, which a mapping that keeps the others at least has
+_SURE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class MergerMode(PairsInMemory):
-    """Merges of an NML in one segmentation: each segment below a node maps to the smallest id of its tree."""
+    """Merges of an NML in one segmentation: each segment below a node maps to the smallest id of
+    its tree."""
 
     note: str = ""
     """Note on nodes that were left out."""
@@ -70,7 +72,8 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
     hit = ids != 0
     segments, numbers = np.unique(ids[hit], return_inverse=True)
     num_trees = int(trees.max()) + 1 if len(trees) else 0
-    sets = DisjointSets(len(segments) + num_trees)  # segments come first and ascend, so the root of a set is its smallest segment
+    # segments come first and ascend, so the root of a set is its smallest segment
+    sets = DisjointSets(len(segments) + num_trees)
     sets.unite(np.stack([numbers.reshape(-1), trees[hit] + len(segments)], axis=1))
     roots = sets.roots()[: len(segments)]
     num_outside = int(len(ids) - hit.sum())  # nodes outside the layer, or on id 0
@@ -180,9 +183,15 @@ def lay_out_remap(opened: SourceVolume, request: TargetRequest, mapping: Any, op
     spec = LevelSpec(box, dtype, 1)
     levels = check_no_overlap(destination.new_levels([spec], request.stored, opened.volume, existing), source)
     settings = settings_of(
-        options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=id_source.digest(),
-        default=options.default, dtype=dtype.name, input=source_token(source),
-    )  # fmt: skip
+        options.command,
+        source=source.name,
+        box=box_setting(box),
+        where=None if area is None else box_setting(area),
+        mapping=id_source.digest(),
+        default=options.default,
+        dtype=dtype.name,
+        input=source_token(source),
+    )
     draft, target = stage_level(levels, options.command, settings, existing)
     voxel_nbytes = source.dtype.itemsize + spec.voxel_nbytes
     plan = plan_bricks(counted_from(box, target.origin), Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes), workers, None, draft.shape())

@@ -1,4 +1,5 @@
-"""Surveys: jobs that gather facts about a volume. Each task accumulates the facts of its bricks, and the driver merges those of all tasks."""
+"""Surveys: jobs that gather facts about a volume. Each task accumulates the facts of its bricks,
+and the driver merges those of all tasks."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def _opened(layer: Image, volume: Volume) -> OpenedMag:
 
 
 def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | str | None) -> OpenedMag:
-    """Open a layer that is read together with another one, in the finest mag that is not finer than that of the first."""
+    """Open a layer that is read together with another one, in the finest mag that is not finer than
+    that of the first."""
     dataset = first.layer.container
     named = None if dataset is None or dataset.datasource is None else dataset.datasource.layer(os.fspath(color))
     resolved = find(color) if named is None else ResolvedUrl(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
@@ -98,7 +100,8 @@ class Survey(Protocol):
 
     @property
     def plan(self) -> BrickPlan:
-        """Regions and bricks. They do not depend on the number of workers, so that float sums are reproducible."""
+        """Regions and bricks. They do not depend on the number of workers, so that float sums are
+        reproducible."""
 
     @property
     def is_exact(self) -> bool:
@@ -132,7 +135,8 @@ class SurveySpec:
 
 
 class SurveyJob:
-    """Job of one survey. If the order of merging matters, each result waits for those of the regions before it."""
+    """Job of one survey. If the order of merging matters, each result waits for those of the
+    regions before it."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey

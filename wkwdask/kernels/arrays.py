@@ -1,4 +1,5 @@
-"""Functions of whole arrays: extremes, a test for zeros, a quick hash, and copies between memory orders."""
+"""Functions of whole arrays: extremes, a test for zeros, a quick hash, and copies between memory
+orders."""
 
 from __future__ import annotations
 
@@ -31,8 +32,10 @@ def extremes(array: npt.NDArray[Any]) -> tuple[Any, Any]:
 def is_zero(voxels: npt.NDArray[Any]) -> bool:
     """Return whether all bits of an array (c, x, y, z) of any memory order are zero."""
     if voxels.dtype.kind == "f":
-        voxels = voxels.view(f"u{voxels.dtype.itemsize}")  # -0.0 is not zero: it must survive a round trip
-    sample = tuple(slice(None, None, max(1, n // 4)) for n in voxels.shape[1:])  # most arrays with data fail on these few voxels
+        # -0.0 is not zero: it must survive a round trip
+        voxels = voxels.view(f"u{voxels.dtype.itemsize}")
+    # most arrays with data fail on these few voxels
+    sample = tuple(slice(None, None, max(1, n // 4)) for n in voxels.shape[1:])
     return not voxels[(slice(None), *sample)].any() and not voxels.any()
 
 
@@ -40,7 +43,8 @@ _STRIPE_NBYTES = 64  # eight words, one for each state of the hash
 
 
 def quick_hash(array: npt.NDArray[Any]) -> bytes:
-    """Hash the bytes of an array, about as fast as memory can be read. Not cryptographic: it detects accidental changes, not forged ones.
+    """Hash the bytes of an array, about as fast as memory can be read. Not cryptographic: it
+    detects accidental changes, not forged ones.
 
     Examples
     --------
@@ -56,7 +60,8 @@ def quick_hash(array: npt.NDArray[Any]) -> bytes:
     if words.ctypes.data % 8:
         words = words.copy()  # compiled loops expect aligned words
     words = words.view(np.uint64)
-    words.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
+    # always: numba compiles one loop for writeable and one for read-only arrays
+    words.flags.writeable = False
     state = np.arange(1, _STRIPE_NBYTES // 8 + 1, dtype=np.uint64)
     arrays_compiled.fold_words(words, state)
     return state.tobytes() + raw[whole:].tobytes()
@@ -67,7 +72,8 @@ _ALIGNED_NBYTES = 1 << 20
 
 
 def empty_aligned(shape: Sequence[int], dtype: np.dtype[Any], order: Literal["C", "F"]) -> npt.NDArray[Any]:
-    """Return an uninitialised array. A large one begins with a line of the cache, so that rows of blocks do not cross lines; numpy aligns to 16 bytes.
+    """Return an uninitialised array. A large one begins with a line of the cache, so that rows of
+    blocks do not cross lines; numpy aligns to 16 bytes.
 
     Examples
     --------
@@ -84,7 +90,8 @@ def empty_aligned(shape: Sequence[int], dtype: np.dtype[Any], order: Literal["C"
     return np.ndarray(shape, dtype, memory, first, order=order)
 
 
-_SMALL_SIZE = 4096  # below this many values, the copy of numpy is faster than the call of a compiled loop
+# below this many values, the copy of numpy is faster than the call of a compiled loop
+_SMALL_SIZE = 4096
 
 
 def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
@@ -111,7 +118,8 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     order = (source_axis, out_axis, *(axis for axis in range(4) if axis not in (source_axis, out_axis)))
     flat_out, out_strides = flat_memory(out)
     values, strides = flat_memory(source)
-    values.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
+    # always: numba compiles one loop for writeable and one for read-only arrays
+    values.flags.writeable = False
     arrays_compiled.copy_tiles(
         values, tuple(strides[axis] for axis in order), flat_out, tuple(out_strides[axis] for axis in order), tuple(out.shape[axis] for axis in order)
     )

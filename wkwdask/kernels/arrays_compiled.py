@@ -11,8 +11,10 @@ from wkwdask.kernels.compiler import kernel
 
 @kernel
 def fold_words(words: Any, state: Any) -> None:
-    """Mix words into eight states in turn. The states are independent, so the processor works on several at once."""
-    # Multiplication by an odd number is invertible and carries bits upward only; the rotation moves the high bits down to the low ones.
+    """Mix words into eight states in turn. The states are independent, so the processor works on
+    several at once."""
+    # Multiplication by an odd number is invertible and carries bits upward only; the rotation moves
+    # the high bits down to the low ones.
     odd = np.uint64(0x9E3779B97F4A7C15)
     left, right = np.uint64(29), np.uint64(35)
     for n in range(0, len(words) - 7, 8):
@@ -27,8 +29,9 @@ _TILE = 64
 @kernel
 def copy_tiles(source: Any, steps: Any, out: Any, out_steps: Any, counts: Any) -> None:
     """Copy an array whose first axis is contiguous into one whose second axis is contiguous."""
-    # Rows of both arrays are often a multiple of 4 KiB apart. Their cache lines then share few sets of the cache and displace each other. So each tile
-    # goes through a small buffer, which stays in the cache:
+    # Rows of both arrays are often a multiple of 4 KiB apart. Their cache lines then share few sets
+    # of the cache and displace each other. So each tile goes through a small buffer, which stays in
+    # the cache:
     #
     #   source              buffer           out
     #   i -> contiguous     64 x 64          j -> contiguous

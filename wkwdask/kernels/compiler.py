@@ -1,7 +1,8 @@
 """Compile kernels with numba and keep their machine code in a cache folder.
 
-The name of the cache folder contains a hash of all kernel sources and of the versions that the machine code depends on. If no folder is writable (a read-only
-installation and home), kernels are compiled in memory: only the first call of each process is then slower.
+The name of the cache folder contains a hash of all kernel sources and of the versions that the
+machine code depends on. If no folder is writable (a read-only installation and home), kernels are
+compiled in memory: only the first call of each process is then slower.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 CACHE_VARIABLE = "WKWDASK_CACHE_DIR"
-# Machine code of kernels needs numba's runtime only. Before it loads any, numba's own cache also imports all that numba can compile, and SciPy with it: 0.3 s.
-# A version that is not known yet gets all of it, since machine code that misses a symbol ends the process.
+# Machine code of kernels needs numba's runtime only. Before it loads any, numba's own cache also
+# imports all that numba can compile, and SciPy with it: 0.3 s. A version that is not known yet gets
+# all of it, since machine code that misses a symbol ends the process.
 _NEEDS_RUNTIME_ONLY = (0, 60) <= numba.version_info.short <= (0, 68)
 
 
 def _candidates() -> Iterator[Path]:
-    """Yield the folders to try, best first: the user's choice, the user's cache, node-local scratch."""
+    """Yield the folders to try, best first: the user's choice, the user's cache, node-local
+    scratch."""
     if configured := os.environ.get(CACHE_VARIABLE):
         yield Path(configured)
     if base := os.environ.get("XDG_CACHE_HOME"):
@@ -47,7 +50,8 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_own_and_writable(folder: Path) -> bool:
-    """Create the folder if missing. Return whether this user owns it and can write into it, and not everybody else can too."""
+    """Create the folder if missing. Return whether this user owns it and can write into it, and not
+    everybody else can too."""
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         status = folder.stat()
@@ -75,7 +79,8 @@ def cache_folder() -> Path | None:
 
 @cache
 def _readable_folders() -> tuple[Path, ...]:
-    """Return the folders from which machine code is loaded: the one that the user chose, even if somebody else filled it, and the one to save in."""
+    """Return the folders from which machine code is loaded: the one that the user chose, even if
+    somebody else filled it, and the one to save in."""
     folders = [folder for folder in (cache_folder(),) if folder is not None]
     if configured := os.environ.get(CACHE_VARIABLE):
         shared = Path(configured) / _folder_name()
@@ -87,7 +92,8 @@ def _readable_folders() -> tuple[Path, ...]:
 
 @cache
 def _say_that_it_compiles() -> None:
-    """Say once why the first calls take long, unless the folder for machine code has some: then only few kernels are missing."""
+    """Say once why the first calls take long, unless the folder for machine code has some: then
+    only few kernels are missing."""
     folder = cache_folder()
     if os.environ.get("WKWDASK_PROGRESS") == "off":
         return
@@ -101,7 +107,8 @@ def _say_that_it_compiles() -> None:
 
 
 class _MachineCode:
-    """Machine code of one kernel, a file for each signature. Takes the place of numba's cache, which cannot read a folder that it cannot write."""
+    """Machine code of one kernel, a file for each signature. Takes the place of numba's cache,
+    which cannot read a folder that it cannot write."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
@@ -122,7 +129,8 @@ class _MachineCode:
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Save machine code. Where that fails (a full disk or quota), the next process compiles again."""
+        """Save machine code. Where that fails (a full disk or quota), the next process compiles
+        again."""
         folder = cache_folder()
         if folder is None or result.library.has_dynamic_globals:
             return
@@ -137,7 +145,8 @@ class _MachineCode:
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function on its first call, to run without the GIL, and cache its machine code if possible."""
+    """Compile a function on its first call, to run without the GIL, and cache its machine code if
+    possible."""
     dispatcher = _njit(function)
     dispatcher._cache = _MachineCode(function)
 
@@ -153,7 +162,8 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether an error in machine code was Ctrl-C: numba wraps it in one SystemError for each call on the stack."""
+    """Return whether an error in machine code was Ctrl-C: numba wraps it in one SystemError for
+    each call on the stack."""
     while isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)

@@ -1,4 +1,5 @@
-"""Grid of the chunks of a stored array. Cells are (c, x, y, z), counted from the first voxel of the array."""
+"""Grid of the chunks of a stored array. Cells are (c, x, y, z), counted from the first voxel of the
+array."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class ChunkGrid:
     file: Vec4 | None
     """Shape of the box of one file; None if the chunks of a file form no box."""
     unit: Vec3
-    """Shape (x, y, z) of the box of one task, receipt and state [voxels]: a file, or a group of small files."""
+    """Shape (x, y, z) of the box of one task, receipt and state [voxels]: a file, or a group of
+    small files."""
     origin: Vec3 = (0, 0, 0)
     """Absolute first voxel of the array."""
     truncates: bool = False
@@ -78,7 +80,8 @@ class ChunkGrid:
 
 
 def grouped_unit(size: Vec4, file: Vec4, itemsize: int) -> Vec3:
-    """Return the shape (x, y, z) of a group of files of about 64 MiB, which one task handles [voxels]."""
+    """Return the shape (x, y, z) of a group of files of about 64 MiB, which one task handles
+    [voxels]."""
     counts = [-(-n // edge) for n, edge in zip(size, file, strict=True)]
     group = chunk_group_shape((counts[1], counts[2], counts[3]), math.prod(file[1:]) * size[0] * itemsize)
     return group[0] * file[1], group[1] * file[2], group[2] * file[3]
@@ -109,7 +112,8 @@ def pick_cxyz(values: Sequence[int], axes: str, default: int = 1) -> Vec4:
 
 
 def to_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
-    """Transpose an array with named axes to (c, x, y, z), as a view; axes named ``-`` have length 1.
+    """Transpose an array with named axes to (c, x, y, z), as a view; axes named ``-`` have length
+    1.
 
     Examples
     --------

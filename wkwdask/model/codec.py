@@ -29,7 +29,8 @@ _LARGEST_REUSED = 16 << 20  # bytes
 _local = threading.local()
 
 Reframe = Callable[[bytes, Vec4, str, int], bytes | None]
-"""Converts the stored bytes of a chunk to those of another codec, given the shape of its part inside the array, its file and its offset there.
+"""Converts the stored bytes of a chunk to those of another codec, given the shape of its part
+inside the array, its file and its offset there.
 
 It may return None for a chunk whose voxels are all zero.
 """
@@ -39,15 +40,18 @@ LZ4_BLOCK, LZ4_FRAME = "lz4", "blosc-lz4-0"
 
 
 def max_file_nbytes(codec: ChunkCodec, shape: Sequence[int]) -> int:
-    """Return the largest size of a file with one chunk of shape (c, x, y, z) [bytes]: compression makes incompressible bytes a little longer."""
+    """Return the largest size of a file with one chunk of shape (c, x, y, z) [bytes]: compression
+    makes incompressible bytes a little longer."""
     largest = codec.largest_nbytes(shape)
     return largest + largest // 8 + 4096
 
 
 def decoding_memory(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Return memory of this thread for the bytes of a decoded chunk, which it uses again for the next one.
+    """Return memory of this thread for the bytes of a decoded chunk, which it uses again for the
+    next one.
 
-    The first use of new memory often takes longer than decoding, because the system clears each page.
+    The first use of new memory often takes longer than decoding, because the system clears each
+    page.
     """
     if nbytes > _LARGEST_REUSED:
         return np.empty(nbytes, np.uint8)
@@ -59,7 +63,8 @@ def decoding_memory(nbytes: int) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Encoding of a whole chunk without its header, in terms that all formats share: chunks of equal encodings have interchangeable bytes."""
+    """Encoding of a whole chunk without its header, in terms that all formats share: chunks of
+    equal encodings have interchangeable bytes."""
 
     dtype: str
     """Type of the values with its byte order, as numpy writes it."""
@@ -85,17 +90,20 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class FrameConversion:
-    """Compiled conversion of many chunks, see :func:`wkwdask.kernels.codecs.blosc_frames.convert_chunks`."""
+    """Compiled conversion of many chunks, see
+    :func:`wkwdask.kernels.codecs.blosc_frames.convert_chunks`."""
 
     kind: int
     encoding: Encoding
 
     def convert(self, memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-        """Convert chunks up to the first that must be decoded; return the size of each, 0 for a chunk of zeros."""
+        """Convert chunks up to the first that must be decoded; return the size of each, 0 for a
+        chunk of zeros."""
         return convert_chunks(memory, places, self.kind, self.encoding.nbytes, np.dtype(self.encoding.dtype).itemsize, out)
 
     def are_zero_outside(self, memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], boxes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which chunks need not be cut: those that have only zeros outside of a box, see :func:`convert_chunks`; others may have too."""
+        """Return which chunks need not be cut: those that have only zeros outside of a box, see
+        :func:`convert_chunks`; others may have too."""
         channels, x, y, z = shape = self.encoding.shape
         dtype = np.dtype(self.encoding.dtype)
         if not x == y == z or self.encoding.order != Encoding.of(dtype, shape, "zyxc", "").order:
@@ -112,7 +120,8 @@ class FrameConversion:
 
 
 def blosc_kind(compressor: str, shuffle: int, itemsize: int) -> str:
-    """Return the kind of a Blosc stream: its compressor and its shuffle. Shuffle -1 means bits for values of one byte, else bytes."""
+    """Return the kind of a Blosc stream: its compressor and its shuffle. Shuffle -1 means bits for
+    values of one byte, else bytes."""
     compressor = "lz4" if compressor == "lz4hc" else compressor  # its encoder makes LZ4 blocks too
     return f"blosc-{compressor}-{shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1}"
 
@@ -120,7 +129,8 @@ def blosc_kind(compressor: str, shuffle: int, itemsize: int) -> str:
 class ChunkCodec(ABC):
     """Conversion between the bytes of one chunk and its voxels (c, x, y, z).
 
-    The codec handles axis order and byte order. Any input must decode or raise FormatError or UnsupportedError.
+    The codec handles axis order and byte order. Any input must decode or raise FormatError or
+    UnsupportedError.
     """
 
     __slots__ = ()
@@ -130,7 +140,8 @@ class ChunkCodec(ABC):
     is_lossy = False
     """Whether encoding changes values."""
     decodes_chunks = False
-    """Whether decoding chunk by chunk (while a chunk is in the CPU cache) is faster than decoding into a larger box."""
+    """Whether decoding chunk by chunk (while a chunk is in the CPU cache) is faster than decoding
+    into a larger box."""
 
     is_delimited = False
     """Whether stored bytes that begin or end in the middle of a chunk do not decode."""
@@ -156,7 +167,8 @@ class ChunkCodec(ABC):
 
     @abstractmethod
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        """Return the largest valid size of an encoded chunk of shape (c, x, y, z) [bytes]; larger ones are broken and are not read."""
+        """Return the largest valid size of an encoded chunk of shape (c, x, y, z) [bytes]; larger
+        ones are broken and are not read."""
 
     @abstractmethod
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
@@ -176,8 +188,8 @@ class ChunkCodec(ABC):
         Returns
         -------
         ndarray, shape (c, x, y, z)
-            Voxels in the stored data type, valid until this thread decodes the next chunk. Formats that store a shape with each chunk may return another
-            shape.
+            Voxels in the stored data type, valid until this thread decodes the next chunk. Formats
+            that store a shape with each chunk may return another shape.
 
         Raises
         ------
@@ -189,21 +201,24 @@ class ChunkCodec(ABC):
 
     @abstractmethod
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid truncates chunks; ``source`` names the file in errors."""
+        """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid
+        truncates chunks; ``source`` names the file in errors."""
 
     def encode_piece(self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str) -> bytes | memoryview:
-        """Encode a chunk as :meth:`encode` does, perhaps into ``pieces``: then the result is valid until these are released."""
+        """Encode a chunk as :meth:`encode` does, perhaps into ``pieces``: then the result is valid
+        until these are released."""
         del pieces
         return self.encode(voxels, source)
 
     def check_packages(self, source: str) -> None:  # noqa: B027  # most codecs need no package of an extra
-        """Raise ModuleNotFoundError if encoding needs a package that is not installed. A job asks before it writes anything."""
+        """Raise ModuleNotFoundError if encoding needs a package that is not installed. A job asks
+        before it writes anything."""
 
     def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
         """Decode the part of a chunk that lies inside an array, see :meth:`decode`.
 
-        ``corner`` is the place of the chunk's first voxel in ``out`` (c, x, y, z); it may be negative. Returns False if all voxels are zero: then ``out``
-        may be unchanged.
+        ``corner`` is the place of the chunk's first voxel in ``out`` (c, x, y, z); it may be
+        negative. Returns False if all voxels are zero: then ``out`` may be unchanged.
         """
         where, part = clip(corner, shape, out.shape)
         voxels = self.decode(data, shape, source, offset)[part]
@@ -217,9 +232,11 @@ class ChunkCodec(ABC):
         return True
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
-        """Decode a whole chunk, perhaps into ``memory`` (at least one chunk), see :meth:`decode`; returns None if all voxels are zero."""
+        """Decode a whole chunk, perhaps into ``memory`` (at least one chunk), see :meth:`decode`;
+        returns None if all voxels are zero."""
         c, x, y, z = shape
-        voxels = self.decode(data, shape, source, offset)[:c, :x, :y, :z]  # some formats store whole chunks at the end of an array
+        # some formats store whole chunks at the end of an array
+        voxels = self.decode(data, shape, source, offset)[:c, :x, :y, :z]
         if is_zero(voxels):
             return None
         if voxels.shape == shape and voxels.dtype == memory.dtype:
@@ -231,16 +248,20 @@ class ChunkCodec(ABC):
         return out
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
-        """Return the conversion from the stored bytes of another codec without decoding voxels, None if there is none.
+        """Return the conversion from the stored bytes of another codec without decoding voxels,
+        None if there is none.
 
-        Between formats, chunks at the end of an array are encoded again: formats store them whole or cut off. LZ4 blocks and uncompressed values that do
-        not decode to the size of a chunk are errors: this shows without decoding.
+        Between formats, chunks at the end of an array are encoded again: formats store them whole
+        or cut off. LZ4 blocks and uncompressed values that do not decode to the size of a chunk are
+        errors: this shows without decoding.
         """
         theirs, ours, conversion = source.shared_encoding, self.shared_encoding, self.frame_conversion(source)
 
         def check(values: bytes | None, data: bytes, shape: Vec4, name: str, offset: int) -> None:
             if conversion is not None and (values is None or conversion.convert_one(values) is None):
-                source.decode(data, shape, name, offset)  # raises the error, unless only the decoder knows this form, such as frames of several blocks
+                # raises the error, unless only the decoder knows this form, such as frames of
+                # several blocks
+                source.decode(data, shape, name, offset)
 
         if source == self:
 
@@ -267,14 +288,18 @@ class ChunkCodec(ABC):
         return convert
 
     def frame_conversion(self, source: ChunkCodec) -> FrameConversion | None:
-        """Return the compiled conversion from the encoded values of another codec, None if there is none."""
+        """Return the compiled conversion from the encoded values of another codec, None if there is
+        none."""
         theirs, ours = source.shared_encoding, self.shared_encoding
         if theirs is None or ours is None or replace(theirs, compression=ours.compression) != ours:
             return None
         kinds = {
-            ("raw", "raw"): COPY, (LZ4_BLOCK, LZ4_FRAME): ADD_FRAMES, (LZ4_FRAME, LZ4_BLOCK): REMOVE_FRAMES,
-            (LZ4_BLOCK, LZ4_BLOCK): KEEP_BLOCKS, (LZ4_FRAME, LZ4_FRAME): KEEP_FRAMES,
-        }  # fmt: skip
+            ("raw", "raw"): COPY,
+            (LZ4_BLOCK, LZ4_FRAME): ADD_FRAMES,
+            (LZ4_FRAME, LZ4_BLOCK): REMOVE_FRAMES,
+            (LZ4_BLOCK, LZ4_BLOCK): KEEP_BLOCKS,
+            (LZ4_FRAME, LZ4_FRAME): KEEP_FRAMES,
+        }
         kind = kinds.get((theirs.compression, ours.compression))
         return None if kind is None else FrameConversion(kind, ours)
 
@@ -318,7 +343,8 @@ class ChunkCodec(ABC):
 
 
 def decode_raw(data: bytes, shape: Vec4, stored: np.dtype[Any], axes: str, source: str, offset: int) -> npt.NDArray[Any]:
-    """Return uncompressed values as an array of shape (c, x, y, z); ``axes`` has one letter per stored axis, slowest first."""
+    """Return uncompressed values as an array of shape (c, x, y, z); ``axes`` has one letter per
+    stored axis, slowest first."""
     expected = math.prod(shape) * stored.itemsize
     if len(data) != expected:
         error = TruncatedError if len(data) < expected else CorruptError
@@ -333,7 +359,8 @@ class RawCodec(ChunkCodec):
     stored: np.dtype[Any]
     """Stored data type with its byte order."""
     axes: str = "czyx"
-    """One letter per axis, slowest first: ``c``, ``x``, ``y``, ``z``, or ``-`` for an axis of length 1."""
+    """One letter per axis, slowest first: ``c``, ``x``, ``y``, ``z``, or ``-`` for an axis of
+    length 1."""
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         return math.prod(shape) * self.stored.itemsize
@@ -346,7 +373,8 @@ class RawCodec(ChunkCodec):
 
 
 def clip(corner: Sequence[int], shape: Sequence[int], array_shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the slices of an array that a chunk covers, and the slices of the chunk that lie inside the array."""
+    """Return the slices of an array that a chunk covers, and the slices of the chunk that lie
+    inside the array."""
     where, part = [], []
     for at, length, size in zip(corner, shape, array_shape, strict=True):
         low = max(at, 0)

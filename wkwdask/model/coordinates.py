@@ -32,7 +32,8 @@ class Spacing:
     last: float
     """Last value [units]."""
     step: float | None
-    """Distance between neighbouring values [units], None for a single value of unknown voxel size."""
+    """Distance between neighbouring values [units], None for a single value of unknown voxel
+    size."""
     length_nm: float | None
     """The same distance [nm], None without a unit of length."""
     is_opened: bool = False
@@ -69,8 +70,10 @@ def first_voxel(spacing: Spacing, axis: str) -> int:
     if spacing.step is None:
         raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not determine the size of a voxel; give offset=")
     first = spacing.first / spacing.step
-    tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))  # rounding errors of float steps add up
-    for shift in (0.5,) if spacing.is_opened else (0.0, 0.5):  # 0.5: the value is the center of a voxel; 0: its corner
+    # rounding errors of float steps add up
+    tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))
+    for shift in (0.5,) if spacing.is_opened else (0.0, 0.5):
+        # 0.5: the value is the center of a voxel; 0: its corner
         if abs(first - shift - round(first - shift)) < tolerance:
             return round(first - shift)
     expected = "not the center" if spacing.is_opened else "neither the corner nor the center"
@@ -89,7 +92,8 @@ def same_lengths(lengths: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _known_length(attrs: dict[str, Any], scale: float | None) -> float | None:
-    """Return the edge length of a mag-1 voxel in the attributes of an opened array [nm], or 1 if the unit is that voxel."""
+    """Return the edge length of a mag-1 voxel in the attributes of an opened array [nm], or 1 if
+    the unit is that voxel."""
     if scale is None:
         return 1.0 if attrs.get("units") == VOXEL else None
     known = attrs.get("voxel_size_nm")

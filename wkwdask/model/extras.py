@@ -1,4 +1,5 @@
-"""Optional dependencies: imported when a file needs them, with an error that states how to install them."""
+"""Optional dependencies: imported when a file needs them, with an error that states how to install
+them."""
 
 from __future__ import annotations
 

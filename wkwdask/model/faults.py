@@ -1,4 +1,5 @@
-"""Faults of stored volumes: all kinds with their severity and meaning, and the record of one fault."""
+"""Faults of stored volumes: all kinds with their severity and meaning, and the record of one
+fault."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 _LISTED = 20  # faults of one kind in one file that are listed; more are counted
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
-"""Error: data are lost, unreadable or misread. Warning: readable here, but other software may fail. Note: harmless."""
+"""Error: data are lost, unreadable or misread. Warning: readable here, but other software may fail.
+Note: harmless."""
 
 _FILE_FAILS = "reads of this file fail; the reference library returns zeros without an error"
 _BLOCK_FAILS = "reads of this block fail"
@@ -210,9 +212,18 @@ class Fault:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "kind": self.kind, "severity": self.severity, "path": self.path, "block": self.block, "voxel": self.voxel, "offset": self.offset,
-            "found": self.found, "expected": self.expected, "meaning": self.meaning, "remedy": self.remedy, "more": self.more,
-        }  # fmt: skip
+            "kind": self.kind,
+            "severity": self.severity,
+            "path": self.path,
+            "block": self.block,
+            "voxel": self.voxel,
+            "offset": self.offset,
+            "found": self.found,
+            "expected": self.expected,
+            "meaning": self.meaning,
+            "remedy": self.remedy,
+            "more": self.more,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +240,8 @@ class Findings:
     largest: int | None = None
     """Largest value, None if it was not determined."""
     outside: BoundingBox | None = None
-    """Smallest box around nonzero voxels outside the bounding box of the layer [voxels of the mag]."""
+    """Smallest box around nonzero voxels outside the bounding box of the layer [voxels of the
+    mag]."""
 
     def __add__(self, other: Findings) -> Findings:
         largest = max((n for n in (self.largest, other.largest) if n is not None), default=None)

@@ -1,4 +1,5 @@
-"""Buffer for a new file that is written front to back: few large writes are much faster than many small ones."""
+"""Buffer for a new file that is written front to back: few large writes are much faster than many
+small ones."""
 
 from __future__ import annotations
 
@@ -24,9 +25,11 @@ _free: list[npt.NDArray[np.uint8]] = []
 
 
 class FileBuffer:
-    """Buffer that collects bytes and writes them in large pieces; without a file it only counts them.
+    """Buffer that collects bytes and writes them in large pieces; without a file it only counts
+    them.
 
-    ``offset`` is that of the first byte in the file. With ``has_checksum``, ``checksum`` is the CRC-32 of all written bytes.
+    ``offset`` is that of the first byte in the file. With ``has_checksum``, ``checksum`` is the
+    CRC-32 of all written bytes.
     """
 
     def __init__(self, open_file: Callable[[], NewFile] | None, offset: int = 0, *, has_checksum: bool = False) -> None:
@@ -57,7 +60,8 @@ class FileBuffer:
         return self._file
 
     def reserve(self, nbytes: int, min_nbytes: int | None = None) -> npt.NDArray[np.uint8]:
-        """Return memory for the next ``nbytes`` bytes, or for fewer but at least ``min_nbytes``; :meth:`advance` reports how many were filled."""
+        """Return memory for the next ``nbytes`` bytes, or for fewer but at least ``min_nbytes``;
+        :meth:`advance` reports how many were filled."""
         min_nbytes = nbytes if min_nbytes is None else min_nbytes
         if self._used + min_nbytes > self._memory.size:
             self.flush()
@@ -183,5 +187,6 @@ def _return_memory(memory: npt.NDArray[np.uint8]) -> None:
 def _borrow_memory() -> npt.NDArray[np.uint8]:
     try:
         return _free.pop()
-    except IndexError:  # not asked for before, since another thread could take the last one in between
+    except IndexError:
+        # not asked for before, since another thread could take the last one in between
         return np.empty(MEMORY_NBYTES, np.uint8)

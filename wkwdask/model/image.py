@@ -1,4 +1,5 @@
-"""Images at several mags of any format: a layer of a dataset, a precomputed volume, an OME-NGFF image, or a single array."""
+"""Images at several mags of any format: a layer of a dataset, a precomputed volume, an OME-NGFF
+image, or a single array."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _LARGEST_RECORD = 1 << 40  # [bytes]
 
 @dataclass(frozen=True, slots=True)
 class InvalidLayer:
-    """Layer of a dataset with an invalid entry in the JSON; other layers of the dataset remain usable."""
+    """Layer of a dataset with an invalid entry in the JSON; other layers of the dataset remain
+    usable."""
 
     name: str
     """Name, or path in the JSON if it has none."""
@@ -62,7 +64,8 @@ class Level:
     details: Any = None
     """Further information for the format."""
     stated: str | None = None
-    """Name by which the document of the image lists it, as written; None if no document lists it."""
+    """Name by which the document of the image lists it, as written; None if no document lists
+    it."""
 
     def at_mag(self, mag: Mag) -> Level:
         """Return the level as another mag."""
@@ -102,11 +105,14 @@ class Image:
     document: str = ""
     """Path of the document that lists the levels."""
     root: str = ""
-    """Folder that the user named, if it is above ``folder``, or a document in it names ``folder``."""
+    """Folder that the user named, if it is above ``folder``, or a document in it names
+    ``folder``."""
     outermost: Callable[[str], str] | None = None
-    """Returns the outermost folder whose documents describe the image in a local folder; None if that is always the folder itself."""
+    """Returns the outermost folder whose documents describe the image in a local folder; None if
+    that is always the folder itself."""
     allow_external: bool = False
-    """Whether files may be written and deleted where names in documents, or links, lead out of the root."""
+    """Whether files may be written and deleted where names in documents, or links, lead out of the
+    root."""
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
@@ -115,7 +121,8 @@ class Image:
 
     @cached_property
     def mags(self) -> dict[Mag, str]:
-        """Folder of each mag, finest first; the first level of a mag counts, levels without a mag are omitted."""
+        """Folder of each mag, finest first; the first level of a mag counts, levels without a mag
+        are omitted."""
         folders: dict[Mag, str] = {}
         for level in self.levels:
             if level.mag is not None and not level.problem:
@@ -133,7 +140,8 @@ class Image:
         return None if self.key is None else self.find().mag
 
     def counted_from(self, voxel_size_nm: Lengths) -> Image:
-        """Return the image with mags that count from another voxel size [nm], which divides its own by powers of two."""
+        """Return the image with mags that count from another voxel size [nm], which divides its own
+        by powers of two."""
         step = None if self.voxel_size_nm is None else mag_from_ratio(ratio_of(self.voxel_size_nm, voxel_size_nm))
         if step is None or self.voxel_size_nm is None:
             stated = "has no voxel size" if self.voxel_size_nm is None else f"voxels of mag 1 have {self.voxel_size_nm} nm"
@@ -145,13 +153,15 @@ class Image:
         return replace(self, list_levels=lambda: levels, voxel_size_nm=ratio_of(self.voxel_size_nm, step.factors))
 
     def find(self, level: Mag | str | int | None = None) -> Level:
-        """Return the level of a mag or, if no level has it, of a key; by default the first selected level."""
+        """Return the level of a mag or, if no level has it, of a key; by default the first selected
+        level."""
         if level is None:
             chosen = next(iter(self.selected), None)
         else:
             mag = mag_or_key(level)
             chosen = next((candidate for candidate in self.levels if candidate.mag == mag and not candidate.problem), None)
-            chosen = chosen or next((candidate for candidate in self.levels if candidate.mag == mag), None)  # unusable: opening it raises its error
+            # unusable: opening it raises its error
+            chosen = chosen or next((candidate for candidate in self.levels if candidate.mag == mag), None)
             chosen = chosen or next((candidate for candidate in self.levels if candidate.key == str(level)), None)
         if chosen is None:
             what = f"{self.noun} at all" if level is None else f"mag {level}" if self.noun == "mag" else f"mag or {self.noun} {level}"
@@ -161,7 +171,8 @@ class Image:
         return chosen
 
     def volume(self, mag: Mag | str | int | None = None) -> StoredArray:
-        """Open a level in absolute voxels: by default the selected one, or else the finest that was written."""
+        """Open a level in absolute voxels: by default the selected one, or else the finest that was
+        written."""
         return self.find(self.finest_mag() if mag is None and self.key is None else mag).open()
 
     def finest_mag(self) -> Mag | str:
@@ -184,14 +195,16 @@ class Image:
     def is_written(self, volume: StoredArray) -> bool:
         """Return whether a level has files, or none because all its voxels are background.
 
-        A dataset may publish a mag with a header alone, and a volume may list scales whose files are elsewhere.
+        A dataset may publish a mag with a header alone, and a volume may list scales whose files
+        are elsewhere.
         """
         if volume.has_shards():
             return True
         with suppress(CorruptError):
             (data,) = volume.store.read_whole([FILE_RECORD_NAME], _LARGEST_RECORD)
             if data is not None:
-                return not parse_file_record(data, FILE_RECORD_NAME)[:, FILE_RECORD_NBYTES].any()  # files that are recorded are lost
+                # files that are recorded are lost
+                return not parse_file_record(data, FILE_RECORD_NAME)[:, FILE_RECORD_NBYTES].any()
         return self.container is None and next(iter(volume.store.entries()), None) is not None
 
     def level_of(self, volume: Volume) -> Level | None:
@@ -199,7 +212,8 @@ class Image:
         return next((level for level in self.levels if level.folder == volume.name), None)
 
     def voxel_size_of(self, volume: Volume) -> Lengths | None:
-        """Return the edge lengths of a mag-1 voxel [nm] for a volume; a level's own voxel size has precedence."""
+        """Return the edge lengths of a mag-1 voxel [nm] for a volume; a level's own voxel size has
+        precedence."""
         if self.container is not None:
             return self.voxel_size_nm
         level = self.level_of(volume)
@@ -276,7 +290,8 @@ def check_inside(volume_name: str, box: BoundingBox, part: BoundingBox) -> None:
 
 
 def parse_box_of(volume: Volume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> BoundingBox:
-    """Convert a box in voxels of mag 1 to voxels of a volume's mag; by default the box of the volume."""
+    """Convert a box in voxels of mag 1 to voxels of a volume's mag; by default the box of the
+    volume."""
     if bounding_box is None:
         return volume.box
     part = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)

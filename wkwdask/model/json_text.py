@@ -1,4 +1,5 @@
-"""JSON of other software: parsed with errors that state the position, and written so that unchanged numbers keep their digits. Opens no file."""
+"""JSON of other software: parsed with errors that state the position, and written so that unchanged
+numbers keep their digits. Opens no file."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
         raise CorruptError(
             f"{source}: byte {len(text[: error.pos].encode())}: not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
         ) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets of thousands of levels
+    except (ValueError, RecursionError) as error:
+        # a number of thousands of digits, brackets of thousands of levels
         raise CorruptError(f"{source}: not readable as JSON: {error}") from None
     if not isinstance(document, dict):
         raise CorruptError(f"{source}: expected an object at the top, found {type(document).__name__}")

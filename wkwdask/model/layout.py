@@ -29,7 +29,8 @@ _AHEAD_NBYTES = 64 << 20  # of remote files that are read ahead
 _LARGEST_AHEAD_NBYTES = 1 << 30  # of these, if each has the largest size that the codec allows
 _CELLS_AT_ONCE = 1 << 16  # chunks that are located together
 _REMOTE_BATCHES = 8  # concurrent requests
-_HASHED_CELLS = (1, 64, 64, 64)  # chunks that are located together if shards form no boxes (precomputed with a hash)
+# chunks that are located together if shards form no boxes (precomputed with a hash)
+_HASHED_CELLS = (1, 64, 64, 64)
 
 
 class ChunkSource(Protocol):
@@ -67,26 +68,31 @@ class InspectedShard(NamedTuple):
     """Places of the chunks of a shard whose tables may be damaged."""
 
     places: npt.NDArray[np.int64]
-    """First byte, end, and row in the cells that were looked up of each chunk with a valid place, shape (m, 3)."""
+    """First byte, end, and row in the cells that were looked up of each chunk with a valid place,
+    shape (m, 3)."""
     is_stored: npt.NDArray[np.bool_]
     """Mask of the cells that are not absent; all of them if the tables cannot be read."""
     faults: Sequence[tuple[Fault, int]] = ()
     """Faults of the tables, each with the row of its chunk, -1 if it has none."""
     is_intact: bool | None = None
-    """Whether a checksum proves the places; None without one. If it contradicts the tables, no place is known."""
+    """Whether a checksum proves the places; None without one. If it contradicts the tables, no
+    place is known."""
 
 
 class ShardFile(Protocol):
     """New shard, to which chunks are appended in the order of their codes.
 
-    For each batch of chunks the caller asks :meth:`start_stretch` how many of them follow each other without a gap, appends their bytes to ``buffer``, and
-    reports their sizes to :meth:`record`. The layout writes what lies between stretches, such as encoded zeros or a minishard index.
+    For each batch of chunks the caller asks :meth:`start_stretch` how many of them follow each
+    other without a gap, appends their bytes to ``buffer``, and reports their sizes to
+    :meth:`record`. The layout writes what lies between stretches, such as encoded zeros or a
+    minishard index.
     """
 
     buffer: FileBuffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Write everything before the first of some chunks, and return how many of them can be appended to ``buffer`` next."""
+        """Write everything before the first of some chunks, and return how many of them can be
+        appended to ``buffer`` next."""
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         """Record the sizes of chunks that were appended."""
@@ -111,7 +117,8 @@ class ShardLayout(ABC):
 
     @abstractmethod
     def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
-        """Yield the stored chunks among some cells, shape (n, 4), in any order; missing chunks are omitted."""
+        """Yield the stored chunks among some cells, shape (n, 4), in any order; missing chunks are
+        omitted."""
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         """Yield the stored chunks of a box of cells, in any order; missing chunks are omitted."""
@@ -119,11 +126,13 @@ class ShardLayout(ABC):
             yield from self.chunks_at(array, cells)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the code of chunks, shape (n, 4), in their files: files are written in ascending order of codes."""
+        """Return the code of chunks, shape (n, 4), in their files: files are written in ascending
+        order of codes."""
         return np.arange(len(cells), dtype=np.uint64)
 
     def ordered_cells(self, low: Vec4, high: Vec4) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return codes and cells, shape (n, 4), of the chunks of a box inside one file, in ascending order of codes."""
+        """Return codes and cells, shape (n, 4), of the chunks of a box inside one file, in
+        ascending order of codes."""
         places = box_cells([*map(range, low, high)])
         codes = self.codes(places)
         order = np.argsort(codes, kind="stable")
@@ -210,7 +219,8 @@ class Shards(ShardLayout):
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]: ...
 
     def inspect(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> InspectedShard:
-        """Look up chunks like :meth:`locate`, but return faults of the tables instead of raising them."""
+        """Look up chunks like :meth:`locate`, but return faults of the tables instead of raising
+        them."""
         try:
             places = self.locate(file, cells)
             return InspectedShard(places, np.isin(np.arange(len(cells)), places[:, 2]))
@@ -272,7 +282,8 @@ class Shards(ShardLayout):
             (data,) = _existing(file, file.read([_span(places)]))
             return file.name, places, data
 
-        # Remote tables of the next files are read while chunks of the first ones are, and decoded by the caller.
+        # Remote tables of the next files are read while chunks of the first ones are, and decoded
+        # by the caller.
         for path, places, data in store.map(read, stretches(), at_once):
             for row, chunk, offset in _cut(places, data):
                 c, x, y, z = cells[row].tolist()
@@ -286,11 +297,13 @@ class RewritableShards(Shards):
 
     @abstractmethod
     def write_chunks(self, cells: npt.NDArray[np.int64], append: Callable[[int], None], buffer: FileBuffer) -> bytes:
-        """Append some chunks, shape (n, 4), by their rows, and tables to ``buffer``; return the bytes for the start of the file, as many as ``head_nbytes``."""
+        """Append some chunks, shape (n, 4), by their rows, and tables to ``buffer``; return the
+        bytes for the start of the file, as many as ``head_nbytes``."""
 
 
 def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) -> Iterator[tuple[int, bytes, int]]:
-    """Read byte ranges, shape (n, 3) with start, stop and row, merging those close to each other; yields row, bytes and offset."""
+    """Read byte ranges, shape (n, 3) with start, stop and row, merging those close to each other;
+    yields row, bytes and offset."""
     stretches = list(_stretches(places, store))
     at_once = 1 if store.is_local else _REMOTE_BATCHES
     for first in range(0, len(stretches), at_once):
@@ -325,7 +338,8 @@ def _nbytes(array: ChunkSource) -> int:
 
 
 def chunks_at_once(array: ChunkSource, max_nbytes: int) -> int:
-    """Return how many files of one chunk are read ahead, none of them larger than ``max_nbytes``."""
+    """Return how many files of one chunk are read ahead, none of them larger than
+    ``max_nbytes``."""
     return max(2, min(array.store.files_at_once, _AHEAD_NBYTES // _nbytes(array), _LARGEST_AHEAD_NBYTES // max_nbytes))
 
 
@@ -335,7 +349,8 @@ def _shards_at_once(array: ChunkSource, num_chunks: int) -> int:
 
 
 def _ahead_nbytes(array: ChunkSource, cells: npt.NDArray[np.int64], members: npt.NDArray[np.int64]) -> int:
-    """Return how much of a shard is requested before its tables are known: if nearly all of its chunks are wanted, as much as one request reads, else 0."""
+    """Return how much of a shard is requested before its tables are known: if nearly all of its
+    chunks are wanted, as much as one request reads, else 0."""
     store, grid = array.store, array.grid
     if store.is_local:
         return 0
@@ -350,7 +365,8 @@ def _ahead_nbytes(array: ChunkSource, cells: npt.NDArray[np.int64], members: npt
 
 
 def byte_ranges(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Split chunks, sorted by offset, into byte ranges that are read at once; the first two columns are start and stop."""
+    """Split chunks, sorted by offset, into byte ranges that are read at once; the first two columns
+    are start and stop."""
     first, end = 0, int(places[0, 1])
     for n, (start, stop, *_) in enumerate(places.tolist()):
         if n > first and (start > end + gap_nbytes or stop - int(places[first, 0]) > largest):
@@ -361,7 +377,8 @@ def byte_ranges(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) ->
 
 
 def parts_of_box(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
-    """Split a box of chunks into parts of limited size, each of whole shards if these are small enough; each has shape (n, 4)."""
+    """Split a box of chunks into parts of limited size, each of whole shards if these are small
+    enough; each has shape (n, 4)."""
     steps = list(_HASHED_CELLS if grid.file is None else (max(1, n // edge) for n, edge in zip(grid.file, grid.chunk, strict=True)))
     # Double the shortest axis until a part has enough cells, so that parts stay compact.
     while math.prod(steps) < _CELLS_AT_ONCE and any(step < len(cells) for step, cells in zip(steps, ranges, strict=True)):

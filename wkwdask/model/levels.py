@@ -1,4 +1,5 @@
-"""Arithmetic of pyramids: units of length, ratios of voxel sizes, mags and offsets, as N5 groups and OME-NGFF describe them."""
+"""Arithmetic of pyramids: units of length, ratios of voxel sizes, mags and offsets, as N5 groups
+and OME-NGFF describe them."""
 
 from __future__ import annotations
 
@@ -13,12 +14,34 @@ if TYPE_CHECKING:
 
 
 _NM_PER_UNIT = {
-    "yoctometer": 1e-15, "zeptometer": 1e-12, "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "nanometer": 1.0,
-    "micrometer": 1e3, "millimeter": 1e6, "centimeter": 1e7, "decimeter": 1e8, "meter": 1e9, "decameter": 1e10, "hectometer": 1e11,
-    "kilometer": 1e12, "megameter": 1e15, "gigameter": 1e18, "terameter": 1e21, "petameter": 1e24, "exameter": 1e27,
-    "zettameter": 1e30, "yottameter": 1e33,
-    "angstrom": 0.1, "inch": 2.54e7, "foot": 3.048e8, "yard": 9.144e8, "mile": 1.609344e12, "parsec": 3.0856775814913673e25,
-}  # fmt: skip
+    "yoctometer": 1e-15,
+    "zeptometer": 1e-12,
+    "attometer": 1e-9,
+    "femtometer": 1e-6,
+    "picometer": 1e-3,
+    "nanometer": 1.0,
+    "micrometer": 1e3,
+    "millimeter": 1e6,
+    "centimeter": 1e7,
+    "decimeter": 1e8,
+    "meter": 1e9,
+    "decameter": 1e10,
+    "hectometer": 1e11,
+    "kilometer": 1e12,
+    "megameter": 1e15,
+    "gigameter": 1e18,
+    "terameter": 1e21,
+    "petameter": 1e24,
+    "exameter": 1e27,
+    "zettameter": 1e30,
+    "yottameter": 1e33,
+    "angstrom": 0.1,
+    "inch": 2.54e7,
+    "foot": 3.048e8,
+    "yard": 9.144e8,
+    "mile": 1.609344e12,
+    "parsec": 3.0856775814913673e25,
+}
 _SHORT_UNITS = {
     "nm": "nanometer",
     "um": "micrometer",
@@ -44,7 +67,8 @@ def length_nm(length: float, unit: str) -> float:
     per_unit = _NM_PER_UNIT.get(unit_name(unit))
     if per_unit is None:
         raise ValueError(f"unit must be a unit of length such as {', '.join(_SHORT_UNITS)}, got {unit!r}")
-    return float(f"{length * per_unit:.12g}")  # 12 digits: 0.00404 micrometers are 4.04 nanometers, not 4.0399999999999997
+    # 12 digits: 0.00404 micrometers are 4.04 nanometers, not 4.0399999999999997
+    return float(f"{length * per_unit:.12g}")
 
 
 def nm_per_unit(unit: str) -> float | None:
@@ -66,7 +90,9 @@ def unit_name(unit: str) -> str:
 Lengths = tuple[float, float, float]
 """Three lengths along x, y, z."""
 
-_TOLERANCE = 0.02  # relative, of a ratio of lengths: other software rounds voxel sizes, and derives them from rounded array sizes
+# relative, of a ratio of lengths: other software rounds voxel sizes, and derives them from rounded
+# array sizes
+_TOLERANCE = 0.02
 _ROUNDING = 1e-3  # relative, of a ratio of shapes that is stated as a ratio of lengths
 _MAX_OFFSET = 1 << 53  # largest offset: floats hold larger integers inexactly
 _MAX_NUMBER = 1e100  # products of a few such numbers stay finite
@@ -135,7 +161,8 @@ def mag_from_ratio(ratio: Sequence[float] | None) -> Mag | None:
 
 
 def factors_by_shape(ratio: Lengths, finer: Sequence[float] | None, coarser: Sequence[float] | None) -> Lengths:
-    """Return ratios of voxel sizes with each ratio of two shapes replaced by the power of two behind it; shapes are None if they are not known.
+    """Return ratios of voxel sizes with each ratio of two shapes replaced by the power of two
+    behind it; shapes are None if they are not known.
 
     Software that derives voxel sizes from shapes states 25 / 12 where 25 voxels became 12.
 
@@ -161,9 +188,11 @@ def _factor_by_length(ratio: float, finer: float, coarser: float) -> float:
 
 
 def base_level(sizes: Sequence[Lengths | None], are_readable: Sequence[bool]) -> int:
-    """Return the index of the level from which mags count: the finest one that an image lists, readable or not.
+    """Return the index of the level from which mags count: the finest one that an image lists,
+    readable or not.
 
-    An unreadable level whose voxels do not divide those of the finest readable level does not count.
+    An unreadable level whose voxels do not divide those of the finest readable level does not
+    count.
     """
     order = finest_first(sizes)
     readable = next((sizes[n] for n in order if are_readable[n]), None)
@@ -179,7 +208,8 @@ def offset_from_center(center: Sequence[float], base: Sequence[float], ratio: Se
 
     Notes
     -----
-    Some software states the center of the first voxel, some its corner, some nothing: all of these are closest to the same voxel.
+    Some software states the center of the first voxel, some its corner, some nothing: all of these
+    are closest to the same voxel.
 
     Examples
     --------

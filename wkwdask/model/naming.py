@@ -74,13 +74,15 @@ class KeyNaming(ABC):
         ranges : tuple of 4 range
             Indices of files along c, x, y, z.
         folder_filter : callable, optional
-            Called with the indices of a folder by axis letter; folders for which it returns False may be skipped.
+            Called with the indices of a folder by axis letter; folders for which it returns False
+            may be skipped.
         """
 
     def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
         """Yield index and name of the files of a box, c fastest, then x."""
         cs, xs, ys, zs = ranges
-        return (((c, x, y, z), self.key((c, x, y, z))) for z in zs for y in ys for x in xs for c in cs)  # itertools.product() would store the ranges
+        # itertools.product() would store the ranges
+        return (((c, x, y, z), self.key((c, x, y, z))) for z in zs for y in ys for x in xs for c in cs)
 
     def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
         """Group chunks, shape (n, 4), by the files that contain them; yields name and rows."""
@@ -113,7 +115,8 @@ class KeyNaming(ABC):
 
 @dataclass(frozen=True, slots=True)
 class GridNaming(KeyNaming):
-    """Names made of the indices of a file, such as ``3/0/12``, ``c/3/0/12``, ``3.0.12`` or ``z12/y0/x3.wkw``."""
+    """Names made of the indices of a file, such as ``3/0/12``, ``c/3/0/12``, ``3.0.12`` or
+    ``z12/y0/x3.wkw``."""
 
     axes: str
     """One letter per number: ``x``, ``y``, ``z``, ``c``, or ``-`` for a constant 0."""
@@ -140,7 +143,8 @@ class GridNaming(KeyNaming):
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
     def parse(self, key: str) -> tuple[int, ...] | None:
-        """Return the numbers in a name, in the order of the axes; None if the name has another form.
+        """Return the numbers in a name, in the order of the axes; None if the name has another
+        form.
 
         Examples
         --------
@@ -157,13 +161,15 @@ class GridNaming(KeyNaming):
         return None if None in numbers else tuple(n for n in numbers if n is not None)
 
     def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
-        c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # an axis without a number has find() == -1: the 0 appended below
+        # an axis without a number has find() == -1: the 0 appended below
+        c, x, y, z = (self.axes.find(letter) for letter in "cxyz")
         for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], folder_filter):
             index = (*numbers, 0)
             yield ListedFile((index[c], index[x], index[y], index[z]), entry)
 
     def numbered(self, store: Store, ranges: Sequence[range], folder_filter: FolderFilter | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
-        """Yield the numbers of the stored files inside some ranges, with their directory entries."""
+        """Yield the numbers of the stored files inside some ranges, with their directory
+        entries."""
         folder, _, stem = self.prefix.rpartition("/")
         if self.separator == "/":
             return self._nested(store, f"{folder}/" if folder else "", stem, ranges, (), folder_filter)
@@ -180,7 +186,8 @@ class GridNaming(KeyNaming):
                 continue
             numbers = (*above, number)
             if is_last:
-                yield numbers, entry  # also broken links and folders: reading them fails, which must not pass for zeros
+                # also broken links and folders: reading them fails, which must not pass for zeros
+                yield numbers, entry
             elif folder_filter is None or axis < len(ranges) - 2 or folder_filter(dict(zip(self.axes, numbers, strict=False))):
                 yield from self._nested(store, f"{folder}{entry.name}/", stem, ranges, numbers, folder_filter)
 
@@ -205,7 +212,8 @@ class OneFile(KeyNaming):
         return self.name
 
     def array_path(self, store: Store) -> str:
-        """Return the path of the file, and of the array inside it as h5py writes it: ``folder/em.h5:/raw``."""
+        """Return the path of the file, and of the array inside it as h5py writes it:
+        ``folder/em.h5:/raw``."""
         return f"{store.path_of(self.name)}:/{self.inside}" if self.inside else store.path_of(self.name)
 
     def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:

@@ -1,7 +1,8 @@
 """Storage options of a format, declared once: documentation, range and default of each.
 
-The options of a format are a frozen dataclass. Checks, help texts, docstrings and the reference are generated from its fields. None means not given: then
-the value is that of the source if there is one, else the default. Opens no file.
+The options of a format are a frozen dataclass. Checks, help texts, docstrings and the reference are
+generated from its fields. None means not given: then the value is that of the source if there is
+one, else the default. Opens no file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Translation of errors from libraries that read files of other software into errors that name the file."""
+"""Translation of errors from libraries that read files of other software into errors that name the
+file."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Iterator[None]:
     """Convert any error that a broken file causes in a library to ``CorruptError``.
 
-    ``place`` describes the position that was reached. Errors of this package, of missing packages and of the operating system pass unchanged: they do not
-    depend on the content.
+    ``place`` describes the position that was reached. Errors of this package, of missing packages
+    and of the operating system pass unchanged: they do not depend on the content.
 
     Examples
     --------

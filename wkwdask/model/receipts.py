@@ -1,4 +1,5 @@
-"""Receipts of write tasks: small records that prove that a target is complete, and from which a job reports."""
+"""Receipts of write tasks: small records that prove that a target is complete, and from which a job
+reports."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Receipt:
     box: BoundingBox
     """Voxels that were written."""
     path: str | None = None
-    """Part file or published file, relative to the target; None if all voxels are zero and nothing is stored."""
+    """Part file or published file, relative to the target; None if all voxels are zero and nothing
+    is stored."""
     nbytes: int = 0
     voxels: int = 0
     """Number of voxels inside the target's box, including all-zero ones."""
@@ -160,7 +162,8 @@ class Stats:
 
 
 def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | None:
-    """Return the smallest box around nonzero voxels, shrinking the box plane by plane, which is fast for dense data."""
+    """Return the smallest box around nonzero voxels, shrinking the box plane by plane, which is
+    fast for dense data."""
     low, high = [0, 0, 0], list(array.shape[1:])
     for axis in (2, 1, 0):
         inside = [slice(a, b) for a, b in zip(low, high, strict=True)]
@@ -175,7 +178,8 @@ def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | Non
 
 
 def _plane_has_data(array: npt.NDArray[Any], axis: int, n: int, inside: Sequence[slice]) -> bool:
-    """Return whether a plane of an array (c, x, y, z) has nonzero voxels inside a box. Most have some among few samples."""
+    """Return whether a plane of an array (c, x, y, z) has nonzero voxels inside a box. Most have
+    some among few samples."""
     index: tuple[Any, ...] = (slice(None), *inside[:axis], n, *inside[axis + 1 :])
     plane = array[index]
     return bool(plane[:, ::_SAMPLE_STEP, ::_SAMPLE_STEP].any()) or bool(plane.any())

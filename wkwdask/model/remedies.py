@@ -14,17 +14,44 @@ _DOCUMENT = "repair does not touch it: correct or restore the document"
 REMEDIES: dict[str, str] = {
     # WKW files
     **dict.fromkeys(
-        (f"header.{kind}" for kind in (
-            "missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs", "other_block_type",
-        )), _HEADER,
+        (
+            f"header.{kind}"
+            for kind in (
+                "missing",
+                "short",
+                "magic",
+                "version",
+                "block_type",
+                "voxel_type",
+                "voxel_size",
+                "block_nbytes",
+                "data_offset",
+                "differs",
+                "other_block_type",
+            )
+        ),
+        _HEADER,
     ),
     "header.lengths": "rechunk the mag with block_len and file_len of at most 128",
     "header.unreadable": _READABLE,
     **dict.fromkeys(
-        (f"file.{kind}" for kind in (
-            "magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset", "block_len", "file_len", "voxel_type",
-            "channels",
-        )), _FILE_HEADER,
+        (
+            f"file.{kind}"
+            for kind in (
+                "magic",
+                "version",
+                "bad_block_type",
+                "bad_voxel_type",
+                "bad_voxel_size",
+                "block_nbytes",
+                "data_offset",
+                "block_len",
+                "file_len",
+                "voxel_type",
+                "channels",
+            )
+        ),
+        _FILE_HEADER,
     ),
     "file.block_type": "wkwdask compress stores all files of the mag alike",
     "file.trailing": "repair cuts the bytes off",
@@ -92,5 +119,5 @@ REMEDIES: dict[str, str] = {
     # coarser levels
     "pyramid.smaller": "rebuild the level with build_pyramid",
     "pyramid.differs": "repair rebuilds it with rebuild_differing=True, as build_pyramid(update=True) does for mags that wkwdask made",
-}  # fmt: skip
+}
 """Remedies of all errors and warnings by kind."""

@@ -1,7 +1,9 @@
-"""Runs: encoded blocks with their Morton codes, from a part file or a stored shard, and the join of runs into a shard.
+"""Runs: encoded blocks with their Morton codes, from a part file or a stored shard, and the join of
+runs into a shard.
 
-An aligned cube of blocks is one contiguous range of codes, and therefore one byte range of the file. Parts of coarser mags can be boxes whose codes
-interleave; the join then permutes whole segments. A block of size 0 is an all-zero block without bytes. Nothing is decoded here.
+An aligned cube of blocks is one contiguous range of codes, and therefore one byte range of the
+file. Parts of coarser mags can be boxes whose codes interleave; the join then permutes whole
+segments. A block of size 0 is an all-zero block without bytes. Nothing is decoded here.
 
     run a   codes 0 1 2 3         run b   codes 4 5 8 9         run c   codes 6 7 10 11
     joined  |a: 0 1 2 3|b: 4 5|c: 6 7|b: 8 9|c: 10 11|          5 segments, each copied as one byte range
@@ -52,7 +54,8 @@ class RunTable:
         return int(self.sizes.sum())
 
     def between(self, low: int, high: int) -> RunTable:
-        """Return the blocks with codes from ``low`` to below ``high``, their codes counted from ``low``."""
+        """Return the blocks with codes from ``low`` to below ``high``, their codes counted from
+        ``low``."""
         is_inside = (self.codes >= low) & (self.codes < high)
         starts = np.cumsum(self.sizes) - self.sizes if self.starts is None else self.starts
         return RunTable(self.codes[is_inside] - np.uint64(low), self.sizes[is_inside], starts[is_inside])
@@ -100,7 +103,8 @@ def parse_run_tail(raw: bytes, source: str) -> RunTable:
 
 
 def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDArray[np.int64], list[Segment]]:
-    """Plan the join of runs into one file: the size of each block in the order of codes, and the segments to copy.
+    """Plan the join of runs into one file: the size of each block in the order of codes, and the
+    segments to copy.
 
     Examples
     --------
@@ -123,7 +127,8 @@ def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDAr
         sizes[run.codes] = run.sizes
         offset_of[run.codes] = np.cumsum(run.sizes) - run.sizes if run.starts is None else run.starts
     run_of[sizes == 0] = -1
-    # A segment continues as long as the next code comes from the same run, and directly follows in it.
+    # A segment continues as long as the next code comes from the same run, and directly follows in
+    # it.
     ends = offset_of + sizes
     continues = (run_of[1:] == run_of[:-1]) & ((run_of[1:] == -1) | (offset_of[1:] == ends[:-1]))
     starts = np.concatenate([[0], np.flatnonzero(~continues) + 1, [blocks_per_file]])
@@ -136,7 +141,8 @@ def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDAr
     return sizes, segments
 
 
-# ------------------------------------------------------------------------------------------------ part files and shards
+# ------------------------------------------------------------------------------------------------
+# part files and shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,8 @@ def copy_runs(shard: ShardFile, runs: Sequence[Run], num_codes: int) -> None:
 
 
 def _copy_segments(shard: ShardFile, runs: Sequence[Run], segments: Sequence[Segment], codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-    """Append chunks with consecutive codes from several places, interrupted where the shard stores something in between."""
+    """Append chunks with consecutive codes from several places, interrupted where the shard stores
+    something in between."""
     remaining = [(runs[segment.run].file, segment.offset, segment.nbytes) for segment in reversed(segments)]
     while len(codes):
         count = shard.start_stretch(codes)

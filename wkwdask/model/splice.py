@@ -1,14 +1,16 @@
 """Shards and files made from the stored chunks of another array without decoding voxels.
 
-The bytes of a chunk are copied, or get or lose a header (:meth:`wkwdask.model.codec.ChunkCodec.reframe`). If a shard has chunks of a few shards of the
+The bytes of a chunk are copied, or get or lose a header
+(:meth:`wkwdask.model.codec.ChunkCodec.reframe`). If a shard has chunks of a few shards of the
 source, compiled loops convert about a megabyte in one call::
 
     source shards  | head | chunk 0 | chunk 1 | ...    | head | chunk 0 | ...           one read for each stretch
                               |         zeros                     |
     target shard   | frame, chunk 0 | ...              | frame, chunk 0 | ... | index |   one write
 
-A chunk is decoded only if it has voxels outside of the box, if it has no equivalent in the new encoding, if its file is encoded in another way than its
-array, or if its bytes do not add up to its size: then the decoder raises the error.
+A chunk is decoded only if it has voxels outside of the box, if it has no equivalent in the new
+encoding, if its file is encoded in another way than its array, or if its bytes do not add up to its
+size: then the decoder raises the error.
 """
 
 from __future__ import annotations
@@ -39,15 +41,21 @@ if TYPE_CHECKING:
     from wkwdask.model.store import StoredFile
     from wkwdask.model.volume import Volume
 
-SORT_BUFFER_NBYTES = 32 << 20  # of copied chunks that are sorted by code in memory, counted by their decoded size
-_MAX_SHARDS_PER_FILE = 1 << 12  # target shards from one stored file: each of them searches the whole file
-_BATCH_NBYTES = 3 << 19  # of stored chunks that are converted in one call, while they are in the CPU cache, and written without a copy in the buffer
+# of copied chunks that are sorted by code in memory, counted by their decoded size
+SORT_BUFFER_NBYTES = 32 << 20
+# target shards from one stored file: each of them searches the whole file
+_MAX_SHARDS_PER_FILE = 1 << 12
+# of stored chunks that are converted in one call, while they are in the CPU cache, and written
+# without a copy in the buffer
+_BATCH_NBYTES = 3 << 19
 _BATCHES_AHEAD = 4  # of remote files
-_CHECKED = 64  # chunks of a file that are checked for voxels outside of the box, where these are kept
+# chunks of a file that are checked for voxels outside of the box, where these are kept
+_CHECKED = 64
 
 
 def has_stored_chunks(volume: Volume) -> bool:
-    """Return whether the stored chunks of a volume can be read one by one, and missing ones are zero."""
+    """Return whether the stored chunks of a volume can be read one by one, and missing ones are
+    zero."""
     if not isinstance(volume, StoredArray) or volume.fill or volume.channels is not None:
         return False
     return volume.codec.shared_encoding is not None
@@ -57,20 +65,23 @@ class Splice:
     """Copy of stored chunks between two arrays with the same coordinates and boxes."""
 
     def __init__(self, source: StoredArray, target: StoredArray, *, keeps_outside: bool = False) -> None:
-        """Prepare the copy; the first voxel of ``target``, the array that is being written, has the coordinates 0."""
+        """Prepare the copy; the first voxel of ``target``, the array that is being written, has the
+        coordinates 0."""
         self.source, self.target = source, target
         self._reframe, self._conversion = target.codec.reframe(source.codec), target.codec.frame_conversion(source.codec)
         ends = zip(source.box.bottomright, source.extent.bottomright, target.chunk_shape, strict=True)
         self.ends_alike = target.box == target.extent and all(end in (last, end // n * n) for end, last, n in ends)
         """Whether the box cuts no chunk that both arrays do not cut."""
         self._keeps_outside = keeps_outside and self._conversion is not None and self.reads_files
-        """Whether chunks keep their voxels outside of the box; some of those that it cuts are checked for such voxels."""
+        """Whether chunks keep their voxels outside of the box; some of those that it cuts are
+        checked for such voxels."""
         self.num_outside = 0
         """Number of chunks found with nonzero voxels outside of the box."""
 
     @property
     def checks_chunks(self) -> bool:
-        """Whether copied chunks are read one by one to find those that do not decode: LZ4 blocks and uncompressed values show it without decoding."""
+        """Whether copied chunks are read one by one to find those that do not decode: LZ4 blocks
+        and uncompressed values show it without decoding."""
         return self._conversion is not None
 
     def obstacle(self) -> str:
@@ -103,13 +114,15 @@ class Splice:
 
     @property
     def reads_files(self) -> bool:
-        """Whether each shard of the target has chunks of a few shards of the source: of at most two along each axis."""
+        """Whether each shard of the target has chunks of a few shards of the source: of at most two
+        along each axis."""
         source, target = self.source, self.target
         if not (isinstance(source.layout, Shards) and isinstance(target.layout, Shards)) or source.grid.file is None or target.grid.file is None:
             return False
         return all(n >= m for n, m in zip(source.grid.file, target.grid.file, strict=True))
 
-    # -------------------------------------------------------------------------------------------- cells
+    # --------------------------------------------------------------------------------------------
+    # cells
 
     def _places(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the cells of the source at some cells of the target."""
@@ -123,7 +136,8 @@ class Splice:
         return np.asarray((self._boxes_in(cells) != (0, 0, 0, *self.target.chunk_shape)).any(axis=1))
 
     def _boxes_in(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the part of each chunk that is inside of the box, shape (n, 6): lowest voxel and end along x, y, z, counted from the chunk."""
+        """Return the part of each chunk that is inside of the box, shape (n, 6): lowest voxel and
+        end along x, y, z, counted from the chunk."""
         low, shape, box = cells[:, 1:] * self.target.chunk_shape, self.target.chunk_shape, self.target.box
         return np.concatenate([np.clip(end - low, 0, shape) for end in (box.topleft, box.bottomright)], axis=1)
 
@@ -131,16 +145,20 @@ class Splice:
         layout = self.target.layout
         return layout.codes(cells) if layout.is_sharded else compressed_morton.encode(cells[:, 1:], self.target.grid.counts[1:])
 
-    # -------------------------------------------------------------------------------------------- chunk by chunk
+    # --------------------------------------------------------------------------------------------
+    # chunk by chunk
 
     def chunks(self, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
-        """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order of codes."""
+        """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order
+        of codes."""
         source, num_found, codes = self.source, 0, self._codes(cells)
         order = np.argsort(codes, kind="stable")
-        # The source yields chunks in its own order. Read them batch by batch of consecutive codes, and sort each batch.
+        # The source yields chunks in its own order. Read them batch by batch of consecutive codes,
+        # and sort each batch.
         per_batch = 1 << max(0, (SORT_BUFFER_NBYTES // _decoded_nbytes(self.target)).bit_length() - 1)
         batches = codes[order] // np.uint64(per_batch)
-        for members in np.split(order, np.flatnonzero(np.diff(batches)) + 1):  # 2**k consecutive Morton codes, aligned: these chunks form a box
+        for members in np.split(order, np.flatnonzero(np.diff(batches)) + 1):
+            # 2**k consecutive Morton codes, aligned: these chunks form a box
             places, is_cut = self._places(cells[members]), self._is_cut(cells[members])
             rows = zip(codes[members].tolist(), map(tuple, cells[members].tolist()), is_cut.tolist(), strict=True)
             wanted = dict(zip(map(tuple, places.tolist()), rows, strict=True))
@@ -158,7 +176,8 @@ class Splice:
         source.identity.check(has_absent=num_found < len(cells))
 
     def _converted(self, data: bytes, place: Vec4, cell: Vec4, name: str, offset: int, *, is_cut: bool) -> bytes | None:
-        """Return the bytes of a chunk for the target, None if all voxels are zero; ``place`` is its cell in the source."""
+        """Return the bytes of a chunk for the target, None if all voxels are zero; ``place`` is its
+        cell in the source."""
         source, target = self.source, self.target
         if not data:
             raise CorruptError(f"{name}: byte {offset}: expected an encoded chunk, found 0 bytes")
@@ -183,7 +202,8 @@ class Splice:
         self.num_outside += 1
         return clipped
 
-    # -------------------------------------------------------------------------------------------- shard by shard
+    # --------------------------------------------------------------------------------------------
+    # shard by shard
 
     def write(self, output: ShardFile, cells: npt.NDArray[np.int64]) -> int:
         """Append the chunks of a shard, and return how many there are."""
@@ -208,7 +228,8 @@ class Splice:
             return self._write_files(output, files, found, cells, places) if files else 0
 
     def _locate(self, file: StoredFile, number: int, places: npt.NDArray[np.int64], members: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return first byte, end, row in ``places`` and number of the file of each of its chunks; no bytes if the file is encoded in another way."""
+        """Return first byte, end, row in ``places`` and number of the file of each of its chunks;
+        no bytes if the file is encoded in another way."""
         layout = self.source.layout
         assert isinstance(layout, Shards)
         if not layout.has_same_encoding(file):
@@ -256,21 +277,24 @@ class Splice:
             raise CorruptError(f"{where}: expected an encoded chunk of at most {largest} bytes, found {sizes[row]} bytes")
 
     def _encoded(self, cell: Vec4, name: str) -> bytes | None:
-        """Return a chunk of a file that is encoded in another way than its array; None if all voxels are zero."""
+        """Return a chunk of a file that is encoded in another way than its array; None if all
+        voxels are zero."""
         voxels = np.empty(self.target.grid.chunk, self.target.dtype, order="F")
         self.source.read_into(voxels, cell_box((cell[1], cell[2], cell[3]), self.target.chunk_shape, self.target.box).topleft)
         clipped = self._clipped(voxels, cell)
         return None if is_zero(clipped) else self.target.codec.encode(clipped, name)
 
     def _write_batch(self, output: ShardFile, names: Sequence[str], batch: _Batch) -> int:
-        """Append some chunks of files with some names, and return how many are not zero; compiled loops convert all that need no decoding."""
+        """Append some chunks of files with some names, and return how many are not zero; compiled
+        loops convert all that need no decoding."""
         conversion, done, stored = self._conversion, 0, 0
         memory, in_memory, codes, cells = batch.memory, batch.in_memory, batch.codes, batch.cells
         out = batch.pieces.reserve(int(in_memory[:, 1].sum()) + FRAME_NBYTES * len(codes))
         has_bytes = in_memory[:, 1] > 0
         must_decode, cut = ~has_bytes | (conversion is None), np.flatnonzero(batch.is_cut & has_bytes)
         if conversion is not None and len(cut):
-            # In most datasets, the voxels around the box are zero: then the chunks that it cuts are copied like the others.
+            # In most datasets, the voxels around the box are zero: then the chunks that it cuts are
+            # copied like the others.
             has_outside = ~conversion.are_zero_outside(memory, in_memory[cut], self._boxes_in(cells[cut]))
             if self._keeps_outside:
                 self.num_outside += int(has_outside.sum())
@@ -337,7 +361,8 @@ def _append_one(output: ShardFile, code: int, data: bytes) -> int:
 def _read(
     files: Sequence[StoredFile], located: npt.NDArray[np.int64], pieces: EncodedPieces, gap_nbytes: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Read chunks, shape (n, 4) with first byte, end, row and number of the file; return the memory, and first byte and size of each chunk in it."""
+    """Read chunks, shape (n, 4) with first byte, end, row and number of the file; return the
+    memory, and first byte and size of each chunk in it."""
     in_memory = np.stack([np.zeros(len(located), np.int64), located[:, 1] - located[:, 0]], axis=1)
     ranges, used = [], 0  # of files: first byte, end, and first byte in memory
     for number in np.unique(located[:, 3]).tolist():

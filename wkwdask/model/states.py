@@ -1,4 +1,5 @@
-"""States of stored files (size and modification time), and digests of many such states, which reveal changes of a source."""
+"""States of stored files (size and modification time), and digests of many such states, which
+reveal changes of a source."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ States = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 FILE_RECORD_NAME = ".wkwdask-files.npy"
 FILE_RECORD_COLUMNS = 6
-"""Columns: index of the file along x, y, z; size [bytes]; modification time [ns]; digest of the source files in the finer mag."""
+"""Columns: index of the file along x, y, z; size [bytes]; modification time [ns]; digest of the
+source files in the finer mag."""
 FILE_RECORD_NBYTES = 3
 """Index of the column of sizes."""
 
@@ -30,14 +32,17 @@ def parse_file_record(data: bytes, path: str) -> npt.NDArray[np.int64]:
     """Parse the record of the files of a level, see ``wkwdask.store.records``."""
     try:
         rows = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except Exception as error:  # numpy parses headers with ast.literal_eval, which raises many types of errors on damaged ones
+    except Exception as error:
+        # numpy parses headers with ast.literal_eval, which raises many types of errors on damaged
+        # ones
         raise CorruptError(f"{path}: not a file record ({error}); remove it, or rebuild the mag") from None
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != FILE_RECORD_COLUMNS:
         raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})")
     return rows
 
 
-# Golden-ratio constant of SplitMix64, and the finalizer of MurmurHash3 (fmix64): multiply, then xor with the upper half.
+# Golden-ratio constant of SplitMix64, and the finalizer of MurmurHash3 (fmix64): multiply, then xor
+# with the upper half.
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD), np.uint64(33))
 _DIGEST_MASK = (1 << 63) - 1
 
@@ -71,7 +76,8 @@ def add_digests(*values: int) -> int:
 
 def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint: Vec3) -> dict[Vec3, int]:
     """Return the digests of states grouped by the cells of a grid that the files touch."""
-    # Repeat each file once per cell that it touches, axis by axis; then sort by cell and add up the digests of each.
+    # Repeat each file once per cell that it touches, axis by axis; then sort by cell and add up the
+    # digests of each.
     values, cells = digests(states), states[:, :3]
     for axis, (edge, cell) in enumerate(zip(shard_shape, footprint, strict=True)):
         first = cells[:, axis] * edge // cell
@@ -87,7 +93,8 @@ def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint:
 
 
 def summed_states(indices: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> States:
-    """Combine files into one row per index, shape (n, 3): total size, and a digest of all values of its files; ``rows`` end with size and time."""
+    """Combine files into one row per index, shape (n, 3): total size, and a digest of all values of
+    its files; ``rows`` end with size and time."""
     places, members = np.unique(indices, axis=0, return_inverse=True)
     out = np.zeros((len(places), 5), np.int64)
     out[:, :3] = places

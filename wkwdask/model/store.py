@@ -1,4 +1,5 @@
-"""Protocols of stores: folders of files that are read, listed and written by name, local or remote."""
+"""Protocols of stores: folders of files that are read, listed and written by name, local or
+remote."""
 
 from __future__ import annotations
 
@@ -39,10 +40,12 @@ class StoredFile(Protocol):
         """Value that changes when the file is replaced."""
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Read byte ranges (start, end); returns None if the file does not exist, which a remote store may find out only now."""
+        """Read byte ranges (start, end); returns None if the file does not exist, which a remote
+        store may find out only now."""
 
     def read_end(self, nbytes: int) -> bytes | None:
-        """Read the last ``nbytes`` bytes, or fewer if the file is shorter; returns None if the file does not exist."""
+        """Read the last ``nbytes`` bytes, or fewer if the file is shorter; returns None if the file
+        does not exist."""
 
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         """Fill memory from an offset on; returns False if the file does not exist."""
@@ -96,14 +99,16 @@ class NewFile(Protocol):
         """Set the size; bytes that were never written are zero."""
 
     def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
-        """Rename the file to its final name; ``flush_folder`` makes the name durable, ``keep_equal`` keeps an existing file with the same bytes."""
+        """Rename the file to its final name; ``flush_folder`` makes the name durable,
+        ``keep_equal`` keeps an existing file with the same bytes."""
 
     def discard(self) -> None:
         """Remove the temporary file."""
 
 
 class NewFiles(Protocol):
-    """Many small files that are each published atomically, all of them before :meth:`publish` returns."""
+    """Many small files that are each published atomically, all of them before :meth:`publish`
+    returns."""
 
     count: int
     nbytes: int
@@ -159,22 +164,28 @@ class Store(Protocol):
         """Return the path or URL of a file."""
 
     def open(self, name: str, ahead_nbytes: int = 0) -> StoredFile | None:
-        """Open a file, None if it is known to be missing. The first read from a remote file also requests its first ``ahead_nbytes`` bytes."""
+        """Open a file, None if it is known to be missing. The first read from a remote file also
+        requests its first ``ahead_nbytes`` bytes."""
 
     def open_heads(self, names: Sequence[str], nbytes: int) -> Sequence[StoredFile | None]:
-        """Open files, None for each missing one; a remote store reads the first ``nbytes`` bytes of each, in one request for each file."""
+        """Open files, None for each missing one; a remote store reads the first ``nbytes`` bytes of
+        each, in one request for each file."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
-        """Yield the results of a function that reads files, in the order of the items. A remote store calls it for ``at_once`` items ahead, on threads."""
+        """Yield the results of a function that reads files, in the order of the items. A remote
+        store calls it for ``at_once`` items ahead, on threads."""
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        """Read whole files, None for each missing one; raises CorruptError for files larger than ``largest`` bytes."""
+        """Read whole files, None for each missing one; raises CorruptError for files larger than
+        ``largest`` bytes."""
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
-        """List a folder in no order; a missing folder is empty, a link to a missing folder is an error."""
+        """List a folder in no order; a missing folder is empty, a link to a missing folder is an
+        error."""
 
     def with_listing(self, names: Iterable[Sequence[str]]) -> Store:
-        """Return a store that can list its files. If a server has no listing, it is asked for each file, until one of the possible names exists."""
+        """Return a store that can list its files. If a server has no listing, it is asked for each
+        file, until one of the possible names exists."""
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         """Return the states of files, None for each missing one."""

@@ -1,6 +1,8 @@
-"""Stored array of any format, composed of a store, a naming scheme, a grid of chunks, a layout of chunks in files, and a codec.
+"""Stored array of any format, composed of a store, a naming scheme, a grid of chunks, a layout of
+chunks in files, and a codec.
 
-All formats share this implementation of reading. Boxes are absolute; only the grid knows the voxel at which the array starts.
+All formats share this implementation of reading. Boxes are absolute; only the grid knows the voxel
+at which the array starts.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
 _FIRST_TRIED = 16  # files asked for by name before folders are listed
 _SAMPLED_FILES = 256  # files whose sizes are averaged
 _REMOTE_THREADS = 8  # that decode; each holds files that were read ahead
-_TRIED_FILES = 1 << 10  # for more files, list folders: one listing replaces a request for each missing file
+# for more files, list folders: one listing replaces a request for each missing file
+_TRIED_FILES = 1 << 10
 
 
 class Identity(Protocol):
@@ -56,13 +59,15 @@ class Identity(Protocol):
         """Values that change when another array takes its place."""
 
     def content(self, box: BoundingBox) -> tuple[Any, ...] | None:
-        """Return values that identify the content of a box at any location; None if its place is part of its identity."""
+        """Return values that identify the content of a box at any location; None if its place is
+        part of its identity."""
 
     def at(self, store: Store) -> Self:
         """Return the identity of the array in another folder."""
 
     def check(self, *, has_absent: bool) -> None:
-        """Raise ReplacedError or MissingError if the array was replaced or is out of reach; ``has_absent`` is True if a file was missing."""
+        """Raise ReplacedError or MissingError if the array was replaced or is out of reach;
+        ``has_absent`` is True if a file was missing."""
 
     def is_unchanged(self) -> bool:
         """Return whether the records of the array have not changed."""
@@ -82,16 +87,19 @@ class BoxCodec:
 
     @abstractmethod
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        """Fill an array with the voxels from ``low`` on, all inside the stored array, see :meth:`wkwdask.model.volume.Volume.read_into`."""
+        """Fill an array with the voxels from ``low`` on, all inside the stored array, see
+        :meth:`wkwdask.model.volume.Volume.read_into`."""
 
     def read_pairs(self, array: StoredArray, pairs: ChunkPairs) -> Iterable[int]:
-        """Decode chunks into the boxes that they touch, each chunk once; yield the indices of chunks that must be read by :meth:`read_box` instead."""
+        """Decode chunks into the boxes that they touch, each chunk once; yield the indices of
+        chunks that must be read by :meth:`read_box` instead."""
         del array
         return range(len(pairs.cells))
 
 
 class ChunkPairs(NamedTuple):
-    """Chunks that boxes touch, and the boxes that each chunk touches: zeroed Fortran arrays (c, x, y, z) with all channels."""
+    """Chunks that boxes touch, and the boxes that each chunk touches: zeroed Fortran arrays (c, x,
+    y, z) with all channels."""
 
     cells: npt.NDArray[np.int64]
     """Chunks (x, y, z) in the order of files and Morton codes, shape (n, 3)."""
@@ -102,7 +110,8 @@ class ChunkPairs(NamedTuple):
     outs: list[npt.NDArray[Any]]
     """Part of each box inside the stored array."""
     lows: npt.NDArray[np.int64]
-    """First voxel (x, y, z) of each of these parts, counted from the first stored voxel, shape (m, 3)."""
+    """First voxel (x, y, z) of each of these parts, counted from the first stored voxel, shape (m,
+    3)."""
     is_clipped: bool
     """Whether any box reaches beyond the stored array."""
 
@@ -145,7 +154,8 @@ class StoredArray(RandomAccessVolume):
     channels: tuple[int, int] | None = None
     """First channel and number of channels if they are not all."""
 
-    # -------------------------------------------------------------------------------------------- geometry
+    # --------------------------------------------------------------------------------------------
+    # geometry
 
     @property
     def num_channels(self) -> int:
@@ -212,10 +222,12 @@ class StoredArray(RandomAccessVolume):
             return self
         return replace(self, grid=replace(self.grid, origin=plus(self.grid.origin, shift)), part=None if self.part is None else moved(self.part, shift))
 
-    # -------------------------------------------------------------------------------------------- voxels
+    # --------------------------------------------------------------------------------------------
+    # voxels
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array (c, x, y, z) with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
+        """Fill an array (c, x, y, z) with voxels, see
+        :meth:`wkwdask.model.volume.Volume.read_into`."""
         first = first_channel + (0 if self.channels is None else self.channels[0])
         (x, y, z), size, shape = self.grid.origin, self.grid.size, out.shape
         wanted = (first, topleft[0] - x, topleft[1] - y, topleft[2] - z)
@@ -230,7 +242,8 @@ class StoredArray(RandomAccessVolume):
         nonzero = 0
         if inside.size:
             nonzero = self._read_inside(inside, (low[0], low[1], low[2], low[3]), high, fill_zeros=fill_zeros)
-        if inside.shape != out.shape and (nonzero or fill_zeros):  # zeros around the part that lies inside the array
+        if inside.shape != out.shape and (nonzero or fill_zeros):
+            # zeros around the part that lies inside the array
             for axis, part in enumerate(where):
                 for beyond in (slice(0, part.start), slice(part.stop, None)):
                     out[(slice(None),) * axis + (beyond,)] = 0
@@ -245,10 +258,12 @@ class StoredArray(RandomAccessVolume):
         try:
             num_stored = self._decode_chunks(out, low, ranges, seen)
         except FormatError:
-            self.identity.check(has_absent=True)  # raises ReplacedError if these are files of another array
+            # raises ReplacedError if these are files of another array
+            self.identity.check(has_absent=True)
             raise
         self.identity.check(has_absent=num_stored < seen.size)
-        has_fill = bool(self.fill) and num_stored < seen.size  # with a fill value other than 0, missing chunks are not zero
+        # with a fill value other than 0, missing chunks are not zero
+        has_fill = bool(self.fill) and num_stored < seen.size
         if has_fill or seen.any():
             for cell in (np.argwhere(~seen) + [cells.start for cells in ranges]).tolist():
                 corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
@@ -260,7 +275,8 @@ class StoredArray(RandomAccessVolume):
     def _decode_chunks(self, out: npt.NDArray[Any], low: Vec4, ranges: Ranges, seen: npt.NDArray[np.bool_]) -> int:
         """Decode the stored chunks of a box into an array.
 
-        Marks the chunks that were written in ``seen`` (all-zero chunks only with a fill value) and returns the number of stored chunks.
+        Marks the chunks that were written in ``seen`` (all-zero chunks only with a fill value) and
+        returns the number of stored chunks.
         """
         grid, codec, num_stored = self.grid, self.codec, 0
         for cell, data, path, offset in self.layout.chunks(self, ranges):
@@ -279,10 +295,12 @@ class StoredArray(RandomAccessVolume):
         return f"{path}: chunk {cell[1:]}" if self.layout.names_chunks else path
 
     def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
-        """Decode the chunks that a box touches one by one, so that each is used while it is in the CPU cache.
+        """Decode the chunks that a box touches one by one, so that each is used while it is in the
+        CPU cache.
 
-        Yields the first voxel and the voxels (c, x, y, z) of each chunk, valid until the next one. Missing and all-zero chunks are omitted; chunks at the
-        end of the array may be shorter. ``memory`` has the shape of one chunk and may be used.
+        Yields the first voxel and the voxels (c, x, y, z) of each chunk, valid until the next one.
+        Missing and all-zero chunks are omitted; chunks at the end of the array may be shorter.
+        ``memory`` has the shape of one chunk and may be used.
         """
         assert self.decodes_chunks
         grid, codec, num_stored = self.grid, self.codec, 0
@@ -298,15 +316,18 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def max_threads(self) -> int:
-        """Largest useful number of threads for one read. Remote files are read ahead on other threads, and layouts that read boxes decode on these too."""
+        """Largest useful number of threads for one read. Remote files are read ahead on other
+        threads, and layouts that read boxes decode on these too."""
         return 1 << 10 if self.store.is_local else 1 if isinstance(self.layout, BoxCodec) else _REMOTE_THREADS
 
     @property
     def decodes_chunks(self) -> bool:
-        """Whether :meth:`decoded_chunks` can be used, and is faster than decoding into a larger box."""
+        """Whether :meth:`decoded_chunks` can be used, and is faster than decoding into a larger
+        box."""
         return self.codec.decodes_chunks and self.grid.chunk[0] == self.grid.size[0] and self.channels is None and not self.fill
 
-    # -------------------------------------------------------------------------------------------- stored files
+    # --------------------------------------------------------------------------------------------
+    # stored files
 
     @property
     def can_list(self) -> bool:
@@ -314,7 +335,8 @@ class StoredArray(RandomAccessVolume):
         return self.naming is not None and self.store.can_list
 
     def with_listing(self) -> StoredArray:
-        """Return the array with a store that can list the files of the box; the names of files must be known."""
+        """Return the array with a store that can list the files of the box; the names of files must
+        be known."""
         return self.at(self.store.with_listing(self._possible_names()))
 
     def _possible_names(self) -> Iterator[tuple[str, ...]]:
@@ -323,7 +345,8 @@ class StoredArray(RandomAccessVolume):
         if self.grid.file is not None:
             yield from (self.naming.names(file) for file, _ in self.naming.keys(self._files(self.box)))
             return
-        cells = self.grid.cells((0, 0, 0, 0), self.grid.size)  # shards are no boxes, so each chunk is asked for its shard
+        # shards are no boxes, so each chunk is asked for its shard
+        cells = self.grid.cells((0, 0, 0, 0), self.grid.size)
         yield from ((key,) for key in {key for part in parts_of_box(cells, self.grid) for key, _ in self.naming.locate(part, self.grid)})
 
     def without_listing(self) -> StoredArray:
@@ -346,7 +369,8 @@ class StoredArray(RandomAccessVolume):
         return range(counts[0]), *touched
 
     def nested_names(self, box: BoundingBox) -> Iterator[str]:
-        """Yield the names of the files that contain parts of a box, if they lie in folders below that of the array."""
+        """Yield the names of the files that contain parts of a box, if they lie in folders below
+        that of the array."""
         if self.naming is not None and "/" in self.naming.key((0, 0, 0, 0)):
             yield from (name for _, name in self.naming.keys(self._files(box)))
 
@@ -363,7 +387,8 @@ class StoredArray(RandomAccessVolume):
             return True
         assert self.naming is not None
         if self.grid.file is not None:
-            # Ask for a few files by name first: a dense array has one of them, and no large folder needs to be listed.
+            # Ask for a few files by name first: a dense array has one of them, and no large folder
+            # needs to be listed.
             c, x, y, z = (cells[:_FIRST_TRIED] for cells in self._files(self.box))
             first = islice(self.naming.keys((c, x, y, z)), _FIRST_TRIED)
             if any(True for file, _ in first for _ in self.naming.file_states(self.store, file)):
@@ -371,7 +396,8 @@ class StoredArray(RandomAccessVolume):
         return next(self.listed(), None) is not None
 
     def count_files(self) -> tuple[int, int] | None:
-        """Return number and estimated size of the files of the box, None if they cannot be listed."""
+        """Return number and estimated size of the files of the box, None if they cannot be
+        listed."""
         if not self.can_list:
             return None
         count = 0
@@ -384,7 +410,8 @@ class StoredArray(RandomAccessVolume):
         return count, sum(sizes) * count // max(1, len(sizes))
 
     def shard_path(self, index: Vec3) -> str:
-        """Return the path of the file with the first voxel of a shard, or of the array if names are unknown."""
+        """Return the path of the file with the first voxel of a shard, or of the array if names are
+        unknown."""
         if self.naming is None or self.grid.file is None:
             return self.name
         axes = zip(index, self.grid.unit, self.grid.origin, self.grid.file[1:], strict=True)
@@ -392,7 +419,8 @@ class StoredArray(RandomAccessVolume):
         return self.store.path_of(self.naming.key((0, x, y, z)))
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Return the cells with voxels of the box in a stored file, by one listing; all cells if files cannot be listed."""
+        """Return the cells with voxels of the box in a stored file, by one listing; all cells if
+        files cannot be listed."""
         is_known = self.can_list and not self.fill
         occupied = cell_map(self.box, cell_shape, self.name, fill=not is_known)
         if not is_known:
@@ -407,7 +435,8 @@ class StoredArray(RandomAccessVolume):
         cells_of = lru_cache(maxsize=None)(partial(self._cells_of, cell_shape))
 
         def has_unmarked_cells(known: Mapping[str, int]) -> bool:
-            """Return whether a folder can contain files of unmarked cells: most folders of a dense array need not be listed."""
+            """Return whether a folder can contain files of unmarked cells: most folders of a dense
+            array need not be listed."""
             if isinstance(occupied, SparseCells):
                 return True
             return not occupied[cells_of(0, known.get("x")), cells_of(1, known.get("y")), cells_of(2, known.get("z"))].all()
@@ -419,7 +448,8 @@ class StoredArray(RandomAccessVolume):
         return occupied
 
     def _cells_of(self, cell_shape: Vec3, axis: int, file: int | None) -> slice:
-        """Return the cells, along one axis, that a file's voxels inside the box touch; all cells without a file."""
+        """Return the cells, along one axis, that a file's voxels inside the box touch; all cells
+        without a file."""
         if file is None:
             return slice(None)
         assert self.grid.file is not None
@@ -428,7 +458,8 @@ class StoredArray(RandomAccessVolume):
         return slice(max(low, corner) // cell - low // cell, -(-min(high, corner + edge) // cell) - low // cell)
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Return the states of stored shards that a box touches; a file has one row for each shard that contains a part of it."""
+        """Return the states of stored shards that a box touches; a file has one row for each shard
+        that contains a part of it."""
         units = self._units_in(box.intersection(self.box))
         if not self.can_list:
             state = self.identity.record if self.store.is_local else None
@@ -444,7 +475,8 @@ class StoredArray(RandomAccessVolume):
         return self._states(self._listed_file_states(self._files_of_units(self._units_in(self.box))))
 
     def files_of_shard(self, shard: Vec3) -> list[tuple[Vec4, int]]:
-        """List the stored files of a shard, given by its index counted from the array's first voxel, each with the index of its name."""
+        """List the stored files of a shard, given by its index counted from the array's first
+        voxel, each with the index of its name."""
         assert self.naming is not None
         files = relative_to(self, self.grid.origin)._files_of_units([range(n, n + 1) for n in shard])
         return [(listed.file, listed.variant) for listed in self.naming.list_files(self.store, files)]
@@ -494,7 +526,8 @@ class StoredArray(RandomAccessVolume):
             yield file, FileVariant(variant, status.st_size, status.st_mtime_ns)
 
     def _states(self, file_states: Iterator[tuple[Vec4, FileVariant]]) -> States:
-        """Return one row per shard: size and time of its file, or a digest of the states of its files."""
+        """Return one row per shard: size and time of its file, or a digest of the states of its
+        files."""
         rows = np.array([(*file, *variant) for file, variant in file_states], np.int64).reshape(-1, 7)
         if self.has_single_file_shards:
             return self._moved(rows[:, [1, 2, 3, 5, 6]])
@@ -504,19 +537,23 @@ class StoredArray(RandomAccessVolume):
         return self._moved(summed_states(units, rows))
 
     def states_of_shard(self, unit: Vec3) -> list[tuple[Vec4, FileVariant]]:
-        """Return the states of the stored files of a shard, given by its index counted from the array's first voxel."""
+        """Return the states of the stored files of a shard, given by its index counted from the
+        array's first voxel."""
         return list(self._file_states(self._files_of_units([range(n, n + 1) for n in unit])))
 
     def group_state(self, unit: Vec3) -> tuple[int, int, int]:
-        """Return number and size of the files of a shard, and the digest of a group or the time of a single file, as :meth:`stored_states` has them."""
+        """Return number and size of the files of a shard, and the digest of a group or the time of
+        a single file, as :meth:`stored_states` has them."""
         file_states = self.states_of_shard(unit)
         states = self._states(iter(file_states))
         return len(file_states), sum(variant.nbytes for _, variant in file_states), int(states[0, 4]) if file_states else 0
 
     def _moved(self, states: States) -> States:
-        """Convert indices counted from the array's first voxel to those of the absolute shards that the files touch."""
+        """Convert indices counted from the array's first voxel to those of the absolute shards that
+        the files touch."""
         for axis, (edge, origin) in enumerate(zip(self.grid.unit, self.grid.origin, strict=True)):
-            # Without a common origin a file lies in two shards of the absolute grid, and has a row for each:
+            # Without a common origin a file lies in two shards of the absolute grid, and has a row
+            # for each:
             #     absolute grid   |    0    |    1    |    2
             #     files               |    0    |    1    |
             first, rest = divmod(origin, edge)

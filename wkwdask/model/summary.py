@@ -1,4 +1,5 @@
-"""How results are shown: text with units, tables, cards in notebooks; and the summary of images outside of datasets, for ``wkwdask info``."""
+"""How results are shown: text with units, tables, cards in notebooks; and the summary of images
+outside of datasets, for ``wkwdask info``."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _drawers: list[Callable[[str, int], str]] = []
 
 
 def draw_cards_with(draw: Callable[[str, int], str]) -> None:
-    """Set the function that draws the mag of a path. It is above this folder, which must not import it."""
+    """Set the function that draws the mag of a path. It is above this folder, which must not import
+    it."""
     _drawers[:] = [draw]
 
 
@@ -43,7 +45,8 @@ class Card(ABC):
         """List mags, finest first, of which one is drawn."""
 
     def to_html(self, pixels: int = THUMBNAIL) -> str:
-        """Return HTML for notebooks and pages: tables, and a picture of the finest mag that is quickly drawn.
+        """Return HTML for notebooks and pages: tables, and a picture of the finest mag that is
+        quickly drawn.
 
         Parameters
         ----------
@@ -165,11 +168,16 @@ class VolumeSummary(Card):
     def _tables(self) -> str:
         rows = [
             (
-                scale.key, "" if scale.mag is None else scale.mag.name, box_text(scale.box), scale.encoding, "" if scale.files is None else f"{scale.files:,}",
-                "" if scale.nbytes is None else format_nbytes(scale.nbytes), scale.problem,
+                scale.key,
+                "" if scale.mag is None else scale.mag.name,
+                box_text(scale.box),
+                scale.encoding,
+                "" if scale.files is None else f"{scale.files:,}",
+                "" if scale.nbytes is None else format_nbytes(scale.nbytes),
+                scale.problem,
             )
             for scale in self.scales
-        ]  # fmt: skip
+        ]
         head = f"{self.path}: {self.format} {self.type}, {self.dtype}, {counted(self.num_channels, 'channel')}"
         return f"{escape(head)}{html_table(('level', 'mag', 'box', 'encoding', 'files', 'bytes', ''), rows)}{'<br>'.join(map(escape, self.notes))}"
 
@@ -183,11 +191,19 @@ class VolumeSummary(Card):
 
 def _scale_json(scale: ScaleSummary) -> dict[str, Any]:
     return {
-        "key": scale.key, "folder": scale.folder, "mag": None if scale.mag is None else scale.mag.name, "resolution": scale.resolution,
-        "box": None if scale.box is None else [*scale.box.topleft, *scale.box.size], "chunk_sizes": [list(size) for size in scale.chunk_sizes],
-        "encoding": scale.encoding, "sharding": scale.sharding or None, "hidden": scale.hidden, "files": scale.files, "nbytes": scale.nbytes,
+        "key": scale.key,
+        "folder": scale.folder,
+        "mag": None if scale.mag is None else scale.mag.name,
+        "resolution": scale.resolution,
+        "box": None if scale.box is None else [*scale.box.topleft, *scale.box.size],
+        "chunk_sizes": [list(size) for size in scale.chunk_sizes],
+        "encoding": scale.encoding,
+        "sharding": scale.sharding or None,
+        "hidden": scale.hidden,
+        "files": scale.files,
+        "nbytes": scale.nbytes,
         "problem": scale.problem or None,
-    }  # fmt: skip
+    }
 
 
 def summarize_arrays(url: str | os.PathLike[str], layers: Sequence[Image]) -> VolumeSummary:

@@ -1,17 +1,20 @@
-"""Arrays that are being written, in any format. Coordinates are relative to the first voxel of the grid.
+"""Arrays that are being written, in any format. Coordinates are relative to the first voxel of the
+grid.
 
-A shard is a box along x, y, z with all channels. Other software stores channels in several chunks, or in several files: then a shard is all of these.
+A shard is a box along x, y, z with all channels. Other software stores channels in several chunks,
+or in several files: then a shard is all of these.
 
-Sharded arrays: a part is a part file of encoded chunks (``wkwdask.model.run``). One task joins the parts of a shard without decoding, or a task writes the
-whole shard directly.
+Sharded arrays: a part is a part file of encoded chunks (``wkwdask.model.run``). One task joins the
+parts of a shard without decoding, or a task writes the whole shard directly.
 
     parts of a shard (boxes of chunks)      part files              shard, in the order of codes
       +----+----+                            a: 0 1 2 3
       | a  | b  |      encode  ->            b: 4 5 6 7    join ->   header, 0 1 2 3 4 5 6 7, tables
       +----+----+
 
-Unsharded arrays: a shard is a group of chunks that one task writes, each a file with its final name. A part is some of these files; a join adds up receipts.
-All-zero chunks are not stored, unless the layout stores all chunks of a file.
+Unsharded arrays: a shard is a group of chunks that one task writes, each a file with its final
+name. A part is some of these files; a join adds up receipts. All-zero chunks are not stored, unless
+the layout stores all chunks of a file.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ class InPlaceWrite:
 
 
 class Splicer(Protocol):
-    """Creates shards from the stored files of arrays of the same format without decoding chunks; small to pickle."""
+    """Creates shards from the stored files of arrays of the same format without decoding chunks;
+    small to pickle."""
 
     def can_splice(self, source: Volume, target: TargetArray) -> bool:
         """Return whether that is possible."""
@@ -84,7 +88,8 @@ class Splicer(Protocol):
 class TargetArray:
     """Array that is being written; small to pickle.
 
-    The unit of work is a part: a box of whole chunks inside one shard, or a whole shard. Only the task that joins the parts publishes a shard.
+    The unit of work is a part: a box of whole chunks inside one shard, or a whole shard. Only the
+    task that joins the parts publishes a shard.
     """
 
     array: StoredArray
@@ -94,7 +99,8 @@ class TargetArray:
     documents: tuple[tuple[str, bytes], ...] = ()
     """Names and contents of the files in its folder that describe it."""
     merges: bool = False
-    """Whether shards keep their stored voxels outside the box; then all shards are joined from parts."""
+    """Whether shards keep their stored voxels outside the box; then all shards are joined from
+    parts."""
     is_in_place: bool = False
     """Whether the array existed before; then each published file must be durable at once."""
     keeps_files: bool = False
@@ -106,7 +112,8 @@ class TargetArray:
         store = self.array.store
         return replace(self, array=self.array.at(store.at(folder)), parts=store.at(f"{folder}.parts"))
 
-    # -------------------------------------------------------------------------------------------- geometry
+    # --------------------------------------------------------------------------------------------
+    # geometry
 
     @property
     def folder(self) -> str:
@@ -181,7 +188,8 @@ class TargetArray:
         return math.prod(self.chunk_shape) * self.voxel_nbytes
 
     def part_shape(self, nbytes: int) -> Vec3:
-        """Return the largest box of chunks inside a shard whose voxels have at most ``nbytes`` bytes."""
+        """Return the largest box of chunks inside a shard whose voxels have at most ``nbytes``
+        bytes."""
         return largest_multiple(self.chunk_shape, self.shard_shape, self.voxel_nbytes, nbytes)
 
     def max_files(self, shards: int, chunks: int) -> int:
@@ -189,7 +197,8 @@ class TargetArray:
         grid = self.array.grid
         return shards * grid.file_counts[0] if self.is_sharded else chunks * grid.counts[0]
 
-    # -------------------------------------------------------------------------------------------- chunks
+    # --------------------------------------------------------------------------------------------
+    # chunks
 
     def as_volume(self) -> StoredArray:
         """Return the published part of the array for reading."""
@@ -207,7 +216,8 @@ class TargetArray:
         if box == whole or not array.size:
             return array, topleft
         out = np.empty((self.num_channels, *whole.size), self.dtype, order="F")
-        for border in self._borders(box, whole):  # chunks that are replaced whole are not read: they may be damaged
+        for border in self._borders(box, whole):
+            # chunks that are replaced whole are not read: they may be damaged
             part = np.empty((self.num_channels, *border.size), self.dtype, order="F")
             self.as_volume().read_into(part, border.topleft)
             part_of_array(out, border, whole.topleft)[...] = part
@@ -215,7 +225,8 @@ class TargetArray:
         return out, whole.topleft
 
     def _from_chunk_corner(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
-        """Extend an array (c, x, y, z) by zeros to the corner of a chunk: a box may begin inside of one."""
+        """Extend an array (c, x, y, z) by zeros to the corner of a chunk: a box may begin inside of
+        one."""
         before = vec3([n % edge for n, edge in zip(topleft, self.chunk_shape, strict=True)])
         if before == (0, 0, 0):
             return array, topleft
@@ -242,7 +253,8 @@ class TargetArray:
         return box_cells((range(self.array.grid.counts[0]), *cell_range(box, self.chunk_shape)))
 
     def files_of(self, shard: Vec3, box: BoundingBox) -> Ranges:
-        """Return the indices of the files of a shard, or of those files of a group that a box touches."""
+        """Return the indices of the files of a shard, or of those files of a group that a box
+        touches."""
         grid = self.array.grid
         if self.is_sharded:
             x, y, z = (range(n, n + 1) for n in shard)
@@ -251,7 +263,8 @@ class TargetArray:
         return range(grid.counts[0]), *cell_range(inside, self.chunk_shape)
 
     def _codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the codes of chunks, shape (n, 4), in their shard: those of its files along c follow each other."""
+        """Return the codes of chunks, shape (n, 4), in their shard: those of its files along c
+        follow each other."""
         return self.shards.codes(cells) + self._first_codes(cells[:, 0])
 
     def _first_codes(self, c: npt.NDArray[np.int64] | int) -> npt.NDArray[np.uint64]:
@@ -264,7 +277,8 @@ class TargetArray:
         return -(-(grid.file or grid.size)[0] // grid.chunk[0])
 
     def ordered_chunks(self, size: Sequence[int], topleft: Vec3, c: int = 0) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return codes and first voxels, in the array, of the chunks of an array of whole chunks, in ascending order of codes.
+        """Return codes and first voxels, in the array, of the chunks of an array of whole chunks,
+        in ascending order of codes.
 
         ``c`` is the index of the chunks along the channels.
         """
@@ -274,7 +288,8 @@ class TargetArray:
         return codes + self._first_codes(c) if self.is_sharded else codes, places[:, 1:] * self.chunk_shape - topleft
 
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
-        """Remove a file that an interrupted attempt may have left; with ``others``, only its variants with other names."""
+        """Remove a file that an interrupted attempt may have left; with ``others``, only its
+        variants with other names."""
         key = self.naming.key(file)
         for name in self.naming.names(file) if self.is_in_place else (key,):
             if not (others and name == key):
@@ -293,7 +308,8 @@ class TargetArray:
         tables = self.shards.expected_nbytes(files, voxel_nbytes // self.chunk_nbytes) if self.is_sharded else 0
         return int(voxel_nbytes * ratio) + tables
 
-    # -------------------------------------------------------------------------------------------- writing
+    # --------------------------------------------------------------------------------------------
+    # writing
 
     def prepare(self) -> None:
         """Create folders and documents; repeating it changes nothing."""
@@ -309,7 +325,8 @@ class TargetArray:
             self.array.store.put(name, document)
 
     def why_decoded(self, source: Volume) -> str:
-        """Return why chunks of a volume must be decoded, an empty text if shards can be created from its stored bytes."""
+        """Return why chunks of a volume must be decoded, an empty text if shards can be created
+        from its stored bytes."""
         if self.splicer is not None and self.splicer.can_splice(source, self):
             return ""
         if not isinstance(source, StoredArray):
@@ -379,7 +396,8 @@ class TargetArray:
         return self.published_receipt(receipt)
 
     def encode_box(self, array: npt.NDArray[Any], topleft: Vec3, *, is_part: bool = False) -> EncodedBox:
-        """Encode an array (c, x, y, z) of whole chunks, which may extend beyond the box, for a writer of a part or a whole shard; any thread can do it."""
+        """Encode an array (c, x, y, z) of whole chunks, which may extend beyond the box, for a
+        writer of a part or a whole shard; any thread can do it."""
         voxels, stats = self.clip_to_box(array, topleft), Stats(self.mag)
         stats.add(voxels, topleft)
         voxels, topleft = self.with_borders(voxels, topleft) if self.merges else self._from_chunk_corner(voxels, topleft)
@@ -394,7 +412,8 @@ class TargetArray:
     def _encode_into(
         self, output: FileBuffer, voxels: npt.NDArray[Any], topleft: Vec3, *, stores_zeros: bool
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], int]:
-        """Append the chunks of an array to a file; return their codes, their sizes, and how many are not all zero."""
+        """Append the chunks of an array to a file; return their codes, their sizes, and how many
+        are not all zero."""
         grid, encode, num_nonzero = self.array.grid, self.array.codec.encode_batch, 0
         all_codes, all_sizes = [], []
         for c in range(grid.counts[0]):
@@ -482,7 +501,8 @@ class TargetArray:
         return replace(receipt, path=self.shard_path(receipt.shard) if count else None, nbytes=nbytes, mtime_ns=stamp, files=count or 1)
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
-        """Join part files into a shard without decoding chunks, and publish it; single-chunk files are published already."""
+        """Join part files into a shard without decoding chunks, and publish it; single-chunk files
+        are published already."""
         receipt = merge_receipts(shard, parts)
         stored = [part for part in parts if part.path is not None]
         if not self.is_sharded:
@@ -493,7 +513,8 @@ class TargetArray:
                 assert part.part is not None
                 file = self.parts.open(self.part_name(shard, part.part))
                 if file is None:
-                    # dask can run a task twice: the first run published the shard and removed its parts
+                    # dask can run a task twice: the first run published the shard and removed its
+                    # parts
                     if not self._stored_sizes(receipt):
                         raise IncompleteWriteError(f"{part.path}: a part of {self.shard_path(shard)} is missing, though the shard is not joined yet")
                     return self.published_receipt(receipt)
@@ -507,7 +528,8 @@ class TargetArray:
         """Return the chunks of a stored shard that no box touches."""
         layout, runs = self.shards, []
         places = self._cells(cell_box(shard, self.shard_shape, self.box).intersection(self.as_volume().extent))
-        # A chunk that any box touches was merged with its stored voxels before it was encoded, see with_borders.
+        # A chunk that any box touches was merged with its stored voxels before it was encoded, see
+        # with_borders.
         is_kept = np.ones(len(places), np.bool_)
         for low, high in ((written.topleft, written.bottomright) for written in boxes):
             corner = places[:, 1:] * self.chunk_shape
@@ -519,7 +541,8 @@ class TargetArray:
             file = opened.enter_context(layout.opened(self.array.store, key))
             if file is None:
                 continue
-            if not layout.has_same_encoding(file):  # another block type: stored bytes cannot be mixed with new ones
+            if not layout.has_same_encoding(file):
+                # another block type: stored bytes cannot be mixed with new ones
                 return self._reencoded(shard, places[places[:, 0] == 0, 1:], opened)
             located = layout.without_zeros(file, layout.locate(file, places[members]))
             codes = self._codes(places[members[located[:, 2]]])
@@ -527,7 +550,8 @@ class TargetArray:
         return runs
 
     def _reencoded(self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack) -> list[Run]:
-        """Encode stored chunks (x, y, z) that are encoded differently from new ones, which readers allow."""
+        """Encode stored chunks (x, y, z) that are encoded differently from new ones, which readers
+        allow."""
         writer, volume = PartWriter(self, shard, (-1, -1, -1)), self.as_volume()
         chunk = np.empty((self.num_channels, *self.chunk_shape), self.dtype, order="F")
         try:
@@ -552,7 +576,8 @@ class TargetArray:
         Compares state and tables of a shard, sizes of single files, and all bytes of a part file.
         """
         is_part_file = receipt.part is not None and self.is_sharded
-        if not receipt.nbytes:  # all voxels are zero: in place, no file of an earlier state may remain
+        if not receipt.nbytes:
+            # all voxels are zero: in place, no file of an earlier state may remain
             return not self.is_in_place or is_part_file or not self._stored_sizes(receipt)
         if is_part_file:
             assert receipt.part is not None
@@ -642,7 +667,8 @@ class Writer(ABC):
             self._buffer.flush()
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode and store an array (c, x, y, z) of whole chunks, which may extend beyond the box."""
+        """Encode and store an array (c, x, y, z) of whole chunks, which may extend beyond the
+        box."""
         self.add(self._target.encode_box(array, topleft, is_part=self._part is not None))
 
     def add(self, encoded: EncodedBox) -> None:
@@ -693,7 +719,8 @@ class PartWriter(Writer):
 class ShardWriter(Writer):
     """Writes the chunks of a whole shard.
 
-    Chunks that arrive in another order than that of their codes are copied once more, and those of shards with several files too.
+    Chunks that arrive in another order than that of their codes are copied once more, and those of
+    shards with several files too.
     """
 
     def __init__(self, target: TargetArray, shard: Vec3) -> None:
@@ -758,7 +785,8 @@ class ShardWriter(Writer):
 
 
 class FilesWriter(Writer):
-    """Writes each chunk of a group, or of a part of a group, to a file; all files are flushed together."""
+    """Writes each chunk of a group, or of a part of a group, to a file; all files are flushed
+    together."""
 
     def __init__(self, target: TargetArray, shard: Vec3, part: Vec3 | None) -> None:
         super().__init__(target, shard, part)
@@ -772,14 +800,16 @@ class FilesWriter(Writer):
             if data is None:
                 target.remove_file(cell)
                 continue
-            if not (target.is_in_place and self._is_stored(key, data)):  # equal files keep their time, so that nothing above is rebuilt
+            if not (target.is_in_place and self._is_stored(key, data)):
+                # equal files keep their time, so that nothing above is rebuilt
                 self._files.write(key, data)
             self._written.append(cell)
         if encoded.pieces is not None:
             encoded.pieces.release()
 
     def _is_stored(self, key: str, data: bytes | memoryview) -> bool:
-        """Return whether a file has this content already; then it is not written, and keeps its time."""
+        """Return whether a file has this content already; then it is not written, and keeps its
+        time."""
         store = self._target.array.store
         (state,) = store.states([key])
         return state is not None and state.nbytes == len(data) and store.read_whole([key], len(data))[0] == data
@@ -794,7 +824,8 @@ class FilesWriter(Writer):
     def close(self) -> Receipt:
         receipt = self._stats.receipt(self._shard, self._part)
         self._files.publish()
-        for cell in self._written:  # only now: a file of another name holds the voxels until the new one is published
+        for cell in self._written:
+            # only now: a file of another name holds the voxels until the new one is published
             self._target.remove_file(cell, others=True)
         if self._part is None:
             return self._target.published_receipt(receipt)

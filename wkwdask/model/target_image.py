@@ -1,4 +1,5 @@
-"""Images as targets of a job: the user's request, and the levels that a format creates for it. Opens no file."""
+"""Images as targets of a job: the user's request, and the levels that a format creates for it.
+Opens no file."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Destination:
     mag: Mag | None = None
     """Mag, if the URL does not state it."""
     levels: tuple[LevelSpec, ...] = ()
-    """Levels of another image that are written together, finest first; empty if an array is written."""
+    """Levels of another image that are written together, finest first; empty if an array is
+    written."""
     category: str | None = None
     """``"color"`` or ``"segmentation"`` for a new image."""
     guessed_category: str = "color"
@@ -44,7 +46,8 @@ class Destination:
     source_voxel_size_nm: Lengths | None = None
     """The same from the source, for a new image."""
     source_layer: str | None = None
-    """Name of the layer of a dataset that is converted; a new image in a container has it too, unless the URL names another."""
+    """Name of the layer of a dataset that is converted; a new image in a container has it too,
+    unless the URL names another."""
     names_image: bool = False
     """Whether the URL names an image; if not, it may name a level."""
     needs_container: bool = True
@@ -60,7 +63,8 @@ class Destination:
     allow_external: bool = False
     """Whether links may lead out of the container of the image."""
     keeps_files: bool = False
-    """Whether copied files and chunks may contain voxels outside the box, which the image does not show."""
+    """Whether copied files and chunks may contain voxels outside the box, which the image does not
+    show."""
 
     @property
     def all_mags(self) -> tuple[Mag, ...]:
@@ -82,11 +86,14 @@ class LevelSpec:
     dtype: np.dtype[Any]
     num_channels: int
     is_copy: bool = False
-    """Whether it is a copy of the level that it is stored like: then options that are not given are those of that level."""
+    """Whether it is a copy of the level that it is stored like: then options that are not given are
+    those of that level."""
     source: StoredArray | None = None
-    """Array of another image with its voxels: options that are not given should suit its stored chunks, so that these are copied without decoding."""
+    """Array of another image with its voxels: options that are not given should suit its stored
+    chunks, so that these are copied without decoding."""
     extent: BoundingBox | None = None
-    """Whole array that a copy repeats, if it contains more than the box [absolute voxels of its mag]."""
+    """Whole array that a copy repeats, if it contains more than the box [absolute voxels of its
+    mag]."""
 
     @classmethod
     def like(cls, volume: Volume, box: BoundingBox | None = None, *, is_copy: bool = False) -> LevelSpec:
@@ -131,11 +138,13 @@ class NewLevels:
     stored_as: str = ""
     """Description of the storage, for users."""
     placed_as: str = ""
-    """Description of the voxels around the box that arrays have, for users; empty if there are none."""
+    """Description of the voxels around the box that arrays have, for users; empty if there are
+    none."""
     is_unchanged: bool = False
     """Whether a copied level is stored exactly like its source."""
     loss: str | None = None
-    """Description of the loss by decoding and encoding chunks; empty if the user asked for it, None if nothing is lost."""
+    """Description of the loss by decoding and encoding chunks; empty if the user asked for it, None
+    if nothing is lost."""
 
     def staged(self, job_folder: str) -> tuple[TargetArray, ...]:
         """Return the levels to build below the folder of a job."""
@@ -145,7 +154,8 @@ class NewLevels:
 
 @dataclass(frozen=True, slots=True)
 class TargetFolder:
-    """Base class of most targets: the image is a folder, and writing a level does not change its other levels."""
+    """Base class of most targets: the image is a folder, and writing a level does not change its
+    other levels."""
 
     prefix: ClassVar[str]
     """URL prefix of the format."""
@@ -181,7 +191,8 @@ class TargetImage(Protocol):
         """Return the URL that opens a level of the image."""
 
     def unchanged_levels_note(self, existing: str) -> str:
-        """Return a note on existing coarser levels that do not match a new level, an empty text if there are none."""
+        """Return a note on existing coarser levels that do not match a new level, an empty text if
+        there are none."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: Any, like: Volume | None = None, existing: str = "error") -> NewLevels:
         """Lay out new levels.

@@ -72,20 +72,23 @@ class Volume(Protocol):
 
     @property
     def is_regular(self) -> bool:
-        """Whether shards are cubes with an edge of a power of two, aligned with voxel 0: shards of two such volumes nest."""
+        """Whether shards are cubes with an edge of a power of two, aligned with voxel 0: shards of
+        two such volumes nest."""
 
     def moved(self, shift: Vec3) -> Self:
         """Return the volume shifted by a vector [voxels of its mag]."""
 
     def is_current(self) -> bool:
-        """Return whether it is still the volume that was opened; remote volumes are assumed to be."""
+        """Return whether it is still the volume that was opened; remote volumes are assumed to
+        be."""
 
     @property
     def lengths_nm(self) -> Lengths | None:
         """Edge lengths of a voxel [nm], None if the volume does not state them."""
 
     def count_files(self) -> tuple[int, int] | None:
-        """Return number and total size of the stored files, possibly estimated from a sample; None for a remote volume."""
+        """Return number and total size of the stored files, possibly estimated from a sample; None
+        for a remote volume."""
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels.
@@ -99,7 +102,8 @@ class Volume(Protocol):
         first_channel : int
             Channel of the first element.
         fill_zeros : bool
-            If False, the content of the array is undefined when 0 is returned, and complete otherwise.
+            If False, the content of the array is undefined when 0 is returned, and complete
+            otherwise.
 
         Returns
         -------
@@ -118,7 +122,8 @@ class Volume(Protocol):
         Returns
         -------
         CellMap, shape (x, y, z)
-            For each cell that the box touches, whether a stored shard has voxels of the box in it. All other cells read as zeros.
+            For each cell that the box touches, whether a stored shard has voxels of the box in it.
+            All other cells read as zeros.
         """
 
     def shard_path(self, index: Vec3) -> str:
@@ -137,7 +142,8 @@ def delegate_to(part: str, name: str) -> Any:
 
 
 class RandomAccessVolume:
-    """Defaults for import sources whose parts can be read in any order: nothing is cached, and no section is missing."""
+    """Defaults for import sources whose parts can be read in any order: nothing is cached, and no
+    section is missing."""
 
     __slots__ = ()
 
@@ -147,18 +153,21 @@ class RandomAccessVolume:
         return self.chunk_shape  # type: ignore[attr-defined,no-any-return]
 
     def with_zero_fill(self, folder: str) -> Self:
-        """Return the source with zeros in place of sections that cannot be decoded; these sources have no sections."""
+        """Return the source with zeros in place of sections that cannot be decoded; these sources
+        have no sections."""
         del folder
         return self
 
     def cached(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[Self]:
-        """Return a context in which decoded parts are cached for reads of some shape; here nothing is cached."""
+        """Return a context in which decoded parts are cached for reads of some shape; here nothing
+        is cached."""
         del reading_shape, scratch
         return nullcontext(self)
 
 
 class PlainVolume:
-    """Defaults for volumes outside of images with several mags: image stacks and arrays in single files."""
+    """Defaults for volumes outside of images with several mags: image stacks and arrays in single
+    files."""
 
     __slots__ = ()
     is_regular = False

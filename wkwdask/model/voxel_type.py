@@ -22,7 +22,8 @@ class VoxelType:
     """``data_type`` of a Neuroglancer precomputed volume, None if that format lacks the type."""
 
 
-# webknossos-wrap README, "Header fields", lists codes 1-6. All its implementations and WEBKNOSSOS also use 7-10.
+# webknossos-wrap README, "Header fields", lists codes 1-6. All its implementations and WEBKNOSSOS
+# also use 7-10.
 VOXEL_TYPES = tuple(
     VoxelType(code, np.dtype(name).newbyteorder("<"), element_class, precomputed_name)
     for code, name, element_class, precomputed_name in (
@@ -47,7 +48,8 @@ _CASTS = {"bool": "uint8", "float16": "float32", "float128": "float64", "complex
 
 
 def common_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return a type that all formats and compiled loops support: native byte order, bool becomes uint8, float16 becomes float32.
+    """Return a type that all formats and compiled loops support: native byte order, bool becomes
+    uint8, float16 becomes float32.
 
     Examples
     --------
@@ -64,7 +66,8 @@ def by_wkw_code(code: int) -> VoxelType | None:
 
 
 def by_precomputed_name(name: str) -> VoxelType | None:
-    """Return the voxel type of the ``data_type`` of a Neuroglancer precomputed volume (any case), None if it is invalid.
+    """Return the voxel type of the ``data_type`` of a Neuroglancer precomputed volume (any case),
+    None if it is invalid.
 
     Examples
     --------
@@ -75,7 +78,8 @@ def by_precomputed_name(name: str) -> VoxelType | None:
 
 
 def by_dtype(dtype: Any) -> VoxelType:
-    """Return the voxel type of a numpy type of any byte order; raises TypeError if WKW cannot store it.
+    """Return the voxel type of a numpy type of any byte order; raises TypeError if WKW cannot store
+    it.
 
     Examples
     --------
@@ -93,7 +97,8 @@ def by_dtype(dtype: Any) -> VoxelType:
 
 
 def guess_category(dtype: np.dtype[Any], num_channels: int) -> str:
-    """Return the likely category of an image: integers of at least 32 bits in one channel are a segmentation.
+    """Return the likely category of an image: integers of at least 32 bits in one channel are a
+    segmentation.
 
     Examples
     --------
@@ -104,7 +109,8 @@ def guess_category(dtype: np.dtype[Any], num_channels: int) -> str:
 
 
 def element_class(dtype: Any, num_channels: int) -> str:
-    """Return the element class of a layer: it states the bits of all channels, so three channels of uint8 are ``uint24``.
+    """Return the element class of a layer: it states the bits of all channels, so three channels of
+    uint8 are ``uint24``.
 
     Examples
     --------

@@ -1,4 +1,5 @@
-"""Plans that apply a function to a volume: one task per region, one call of the function per brick."""
+"""Plans that apply a function to a volume: one task per region, one call of the function per
+brick."""
 
 from __future__ import annotations
 
@@ -35,8 +36,10 @@ class BrickPlan(RegionGrid):
         return cell_range(self.box, self.region_shape)
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
-        """Return whether a region writes whole shards one after another, each with its chunks in Morton order."""
-        # Bricks in Morton order have their chunks in the Morton order of a shard only if they have the proportions of the shard.
+        """Return whether a region writes whole shards one after another, each with its chunks in
+        Morton order."""
+        # Bricks in Morton order have their chunks in the Morton order of a shard only if they have
+        # the proportions of the shard.
         is_similar = all(brick * shard_shape[0] == shard * self.brick_shape[0] for brick, shard in zip(self.brick_shape, shard_shape, strict=True))
         return is_similar and RegionGrid.contains_whole_shards(self, shard_shape)
 
@@ -58,7 +61,8 @@ class BrickPlan(RegionGrid):
 
 
 def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec3 | None = None, region_shape: Vec3 | None = None) -> BrickPlan:
-    """Plan the regions and bricks of a function; ``brick_shape`` is the box of one call if the user requests it.
+    """Plan the regions and bricks of a function; ``brick_shape`` is the box of one call if the user
+    requests it.
 
     Examples
     --------

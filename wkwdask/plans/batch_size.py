@@ -1,10 +1,12 @@
-"""Sizes of SLURM job arrays: number of elements, and cores, walltime and memory of each, estimated from the work of a plan."""
+"""Sizes of SLURM job arrays: number of elements, and cores, walltime and memory of each, estimated
+from the work of a plan."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-_ELEMENT_SECONDS = 1800.0  # work of an element: long against its start of seconds, short enough for backfill
+# work of an element: long against its start of seconds, short enough for backfill
+_ELEMENT_SECONDS = 1800.0
 _NBYTES_PER_SECOND = 20e6  # decoded voxels of one core: LZ4HC on a busy file system
 _SECONDS_PER_TASK = 0.05
 _SAFETY = 3.0
@@ -74,7 +76,8 @@ def propose_size(work: Workload, requested: ArraySize, most_elements: int) -> Ar
     seconds = work.seconds
     ideal = requested.elements or max(1, -int(-seconds // (_ELEMENT_SECONDS * cpus)))
     elements = max(1, min(ideal, work.num_tasks, most_elements))
-    rounds = -(-work.num_tasks // (elements * cpus))  # tasks that the busiest core runs one after another
+    # tasks that the busiest core runs one after another
+    rounds = -(-work.num_tasks // (elements * cpus))
     share = rounds * seconds / max(1, work.num_tasks)
     walltime = max(_LEAST_SECONDS, _rounded_up(share * _SAFETY, _STEP_SECONDS))
     memory = max(_LEAST_NBYTES, int(_rounded_up(_BASE_NBYTES + cpus * work.task_nbytes * _MEMORY_SAFETY, _STEP_NBYTES)))
@@ -82,7 +85,8 @@ def propose_size(work: Workload, requested: ArraySize, most_elements: int) -> Ar
 
 
 def finish_job_tasks(work: Workload, requested: ArraySize) -> int:
-    """Return how many remaining tasks the finish job runs itself, without another array: as many as its walltime allows.
+    """Return how many remaining tasks the finish job runs itself, without another array: as many as
+    its walltime allows.
 
     Examples
     --------
@@ -95,7 +99,8 @@ def finish_job_tasks(work: Workload, requested: ArraySize) -> int:
 
 
 def finish_job_size(few: int, work: Workload, size: ArraySize) -> ArraySize:
-    """Return the resources of the finish job, with walltime for ``few`` tasks like those of the array."""
+    """Return the resources of the finish job, with walltime for ``few`` tasks like those of the
+    array."""
     share = few * work.seconds / max(1, work.num_tasks) / (size.cpus or 1)
     return replace(size, seconds=max(size.seconds or 0.0, _rounded_up(share * _SAFETY, _STEP_SECONDS)))
 
@@ -103,7 +108,8 @@ def finish_job_size(few: int, work: Workload, size: ArraySize) -> ArraySize:
 def group_size(num_tasks: int, elements: int) -> int:
     """Return how many consecutive tasks form a group that one element runs.
 
-    Large groups are faster, because neighbours share chunks of the source. Small groups distribute the work more evenly.
+    Large groups are faster, because neighbours share chunks of the source. Small groups distribute
+    the work more evenly.
 
     Examples
     --------

@@ -1,4 +1,5 @@
-"""Marks on the cells of a grid, for example on the regions with data: a boolean array, or a set of the marked cells for very large grids."""
+"""Marks on the cells of a grid, for example on the regions with data: a boolean array, or a set of
+the marked cells for very large grids."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _MOST_LISTED = 1 << 22  # cells
 
 
 class SparseCells:
-    """Marks on the cells of a grid that is too large for an array: a set of the marked cells with the few array operations that plans use."""
+    """Marks on the cells of a grid that is too large for an array: a set of the marked cells with
+    the few array operations that plans use."""
 
     def __init__(self, shape: Vec3, name: str, marked: Iterable[Vec3] = ()) -> None:
         self.shape, self.name = shape, name
@@ -62,7 +64,8 @@ class SparseCells:
         ranges = self._ranges(key)
         shape, (x, y, z) = (_length(ranges[0]), _length(ranges[1]), _length(ranges[2])), ranges
         count = math.prod(shape)
-        candidates = product(x, y, z) if count < len(self.marked) else self.marked  # whichever is shorter
+        # whichever is shorter
+        candidates = product(x, y, z) if count < len(self.marked) else self.marked
         inside = (cell for cell in candidates if cell in self.marked and cell[0] in x and cell[1] in y and cell[2] in z)
         return SparseCells(shape, self.name, ((a - x.start, b - y.start, c - z.start) for a, b, c in inside))
 
@@ -107,7 +110,8 @@ def needs_sparse(box: BoundingBox, cell: Sequence[int]) -> bool:
 
 
 def cell_map(box: BoundingBox, cell: Sequence[int], name: str, *, fill: bool = False) -> CellMap:
-    """Create a map of the cells that a box touches, shape (x, y, z): a boolean array, or :class:`SparseCells` if that is too large."""
+    """Create a map of the cells that a box touches, shape (x, y, z): a boolean array, or
+    :class:`SparseCells` if that is too large."""
     x, y, z = map(_length, cell_range(box, cell))
     if x * y * z <= _LARGEST_ARRAY:
         return np.full((x, y, z), fill, np.bool_)
@@ -132,7 +136,8 @@ def marked_cells(marks: CellMap) -> npt.NDArray[np.int64]:
 
 
 def project_cells(marks: CellMap, first: Sequence[int], cell: Sequence[int], box: BoundingBox, other: Sequence[int]) -> SparseCells:
-    """Mark the cells of another shape that share voxels with marked ones; ``first`` is the index of the first cell of ``marks``."""
+    """Mark the cells of another shape that share voxels with marked ones; ``first`` is the index of
+    the first cell of ``marks``."""
     x, y, z = map(_length, cell_range(box, other))
     projected = SparseCells((x, y, z), marks.name if isinstance(marks, SparseCells) else str(box))
     low = (marked_cells(marks) + np.array(first, np.int64)) * np.array(cell, np.int64)

@@ -1,4 +1,5 @@
-"""Sizes of dask chunks, of shards and files, and of the parts of a file that are encoded at once."""
+"""Sizes of dask chunks, of shards and files, and of the parts of a file that are encoded at
+once."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _SHARD_NBYTES = 512 << 20
 
 
 def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool) -> Vec3:
-    """Choose the number of chunks along x, y, z in a shard, or, without sharding, in a group of files that one task writes.
+    """Choose the number of chunks along x, y, z in a shard, or, without sharding, in a group of
+    files that one task writes.
 
     Examples
     --------
@@ -42,7 +44,8 @@ def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbyte
 
 
 def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
-    """Return the number of chunks along x, y, z in a shard of the requested shape; raise ValueError unless they are powers of two."""
+    """Return the number of chunks along x, y, z in a shard of the requested shape; raise ValueError
+    unless they are powers of two."""
     for axis, shard, chunk in zip("xyz", shard_shape, chunk_shape, strict=True):
         if not holds_power_of_two((shard,) * 3, (chunk,) * 3):
             larger = chunk << max(shard // chunk, 1).bit_length()
@@ -77,7 +80,8 @@ class PartPlan:
 def plan_parts(lengths: Sequence[Sequence[int]], box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, part_nbytes: int) -> PartPlan:
     """Choose large parts that touch few chunks of the array.
 
-    All chunks that a part touches are in memory at once. So the shape of a part follows the shapes of the chunks::
+    All chunks that a part touches are in memory at once. So the shape of a part follows the shapes
+    of the chunks::
 
         chunks of an array: sections of 1 voxel       part: one layer of blocks, as wide as a file
         z  ===========================                +---------+---------+
@@ -116,7 +120,8 @@ def _doublings(shape: Vec3, limit: Vec3) -> list[Vec3]:
 
 
 def _touched_length(edges: np.ndarray[tuple[int], np.dtype[np.int64]], step: int) -> int:
-    """Return the largest total length of the chunks that one cell of ``step`` voxels touches; ``edges`` are the borders of chunks along the axis."""
+    """Return the largest total length of the chunks that one cell of ``step`` voxels touches;
+    ``edges`` are the borders of chunks along the axis."""
     low, high = int(edges[0]), int(edges[-1])
     if high <= low:
         return 0
@@ -150,7 +155,8 @@ def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nb
 
 
 def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
-    """Return the number of chunks along x, y, z that one task reads or writes if each chunk is a separate file."""
+    """Return the number of chunks along x, y, z that one task reads or writes if each chunk is a
+    separate file."""
     cells, nbytes = [1, 1, 1], chunk_nbytes
     axes = [axis for axis in range(3) if cells[axis] < grid[axis]]
     while axes and nbytes * 2 <= _GROUP_NBYTES and cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS:
@@ -161,9 +167,11 @@ def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
 
 
 def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the chunk lengths of an array along x, y, z with all inner borders on the grid of ``shape``.
+    """Return the chunk lengths of an array along x, y, z with all inner borders on the grid of
+    ``shape``.
 
-    An array that starts before the box gets an additional first chunk, up to the last border before the box. It contains no data and is not read.
+    An array that starts before the box gets an additional first chunk, up to the last border before
+    the box. It contains no data and is not read.
 
     Examples
     --------
@@ -190,7 +198,9 @@ def num_chunks(lengths: Sequence[Sequence[int]]) -> int:
 LARGEST_FILE_LEN = 32
 _NBYTES_PER_FILE = 4096  # header, inode, and on average half a disk block at the end
 _NBYTES_PER_TABLE_ENTRY = 8
-_MARGIN, _MARGIN_OF_RAW = 128, 8  # fractions 1/n of the voxel bytes of the box: an absent raw block takes 255 times as much as a compressed one
+# fractions 1/n of the voxel bytes of the box: an absent raw block takes 255 times as much as a
+# compressed one
+_MARGIN, _MARGIN_OF_RAW = 128, 8
 
 
 def suitable_file_len(box: BoundingBox, block_len: int, voxel_nbytes: int, *, is_compressed: bool, largest: int = LARGEST_FILE_LEN) -> int:
@@ -208,8 +218,10 @@ def suitable_file_len(box: BoundingBox, block_len: int, voxel_nbytes: int, *, is
     """
     if box.is_empty:
         return 1
-    # A file stores all of its blocks, including those outside the box. A compressed block of zeros takes 1/255 of its voxels and an entry of the jump
-    # table, a raw one as much as any block. Each file takes another 4 KiB. The largest length is chosen whose bytes exceed the minimum by at most a margin.
+    # A file stores all of its blocks, including those outside the box. A compressed block of zeros
+    # takes 1/255 of its voxels and an entry of the jump table, a raw one as much as any block. Each
+    # file takes another 4 KiB. The largest length is chosen whose bytes exceed the minimum by at
+    # most a margin.
     block_nbytes = block_len**3 * voxel_nbytes
     absent_nbytes = block_nbytes // 255 + _NBYTES_PER_TABLE_ENTRY if is_compressed else block_nbytes
     lengths = [1 << n for n in range(largest.bit_length())]

@@ -1,7 +1,7 @@
 """Extents of the levels of an image whose arrays begin and end in one place.
 
-Some software places coarser levels by the ratio of lengths alone, and by the corner of the finest level. So arrays may be larger than the boxes of their
-levels::
+Some software places coarser levels by the ratio of lengths alone, and by the corner of the finest
+level. So arrays may be larger than the boxes of their levels::
 
     blocks of the coarsest level   |               |               |
     boxes of levels                        ----------------
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def common_extent(boxes: Sequence[BoundingBox], block_shape: Vec3) -> BoundingBox:
-    """Return the smallest extent of all levels [voxels of mag 1]; the last box is that of the coarsest level, whose blocks have the given shape.
+    """Return the smallest extent of all levels [voxels of mag 1]; the last box is that of the
+    coarsest level, whose blocks have the given shape.
 
     Examples
     --------
@@ -45,7 +46,8 @@ def common_extent(boxes: Sequence[BoundingBox], block_shape: Vec3) -> BoundingBo
 
 
 def extent_beside(other: BoundingBox, box: BoundingBox) -> BoundingBox:
-    """Return the extent of a level in an image with another level of a known extent: it begins with that level, and its length is rounded up.
+    """Return the extent of a level in an image with another level of a known extent: it begins with
+    that level, and its length is rounded up.
 
     A box that reaches beyond the other level is its own extent.
 

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 Sampling = Literal["anisotropic", "isotropic", "constant_z"]
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 
-# Relative difference below which two lengths count as equal. WEBKNOSSOS compares floats exactly and treats (4, 4.0001, 40) nm as three different lengths.
+# Relative difference below which two lengths count as equal. WEBKNOSSOS compares floats exactly and
+# treats (4, 4.0001, 40) nm as three different lengths.
 _SAME_LENGTH = 1e-3
 
 
 def default_coarsest(box: BoundingBox) -> Mag:
-    """Return the default coarsest mag of a layer: the mag in which it is about a hundred voxels wide, but at least mag 4.
+    """Return the default coarsest mag of a layer: the mag in which it is about a hundred voxels
+    wide, but at least mag 4.
 
     Examples
     --------
@@ -34,14 +36,16 @@ def default_coarsest(box: BoundingBox) -> Mag:
 
 
 def sorted_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
-    """Sort the mags that a user lists, finest first; raise ValueError if they include their source, which ``option`` names in the error."""
+    """Sort the mags that a user lists, finest first; raise ValueError if they include their source,
+    which ``option`` names in the error."""
     if origin in mags:
         raise ValueError(f"mags= lists mag {origin}, which is the {option}: it is what the others are made from")
     return sorted(set(mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
 
 
 def check_one_ladder(folder: str, existing: Collection[Mag], new: Collection[Mag]) -> None:
-    """Raise ValueError for a new mag with the largest factor of another mag of the layer: WEBKNOSSOS identifies mags by that factor.
+    """Raise ValueError for a new mag with the largest factor of another mag of the layer:
+    WEBKNOSSOS identifies mags by that factor.
 
     Examples
     --------
@@ -63,11 +67,13 @@ def check_one_ladder(folder: str, existing: Collection[Mag], new: Collection[Mag
 def mag_ladder(
     finest: Mag, coarsest: Mag, voxel_size_nm: Sequence[float] | None = None, sampling: str = "anisotropic", others: Collection[Mag] = ()
 ) -> list[Mag]:
-    """List the mags of a pyramid above ``finest``; mags that ``others`` (other layers) have are preferred.
+    """List the mags of a pyramid above ``finest``; mags that ``others`` (other layers) have are
+    preferred.
 
     Notes
     -----
-    ``calculate_mags_to_downsample`` of webknossos 4.3.3, with lengths compared by a relative tolerance.
+    ``calculate_mags_to_downsample`` of webknossos 4.3.3, with lengths compared by a relative
+    tolerance.
 
     Examples
     --------
@@ -96,7 +102,8 @@ def _climb(finest: Mag, coarsest: Mag, voxel_size: Sequence[float], doubles_all:
             raise ValueError(
                 f"the mags from {finest} do not reach {coarsest}: after {current} comes {'-'.join(map(str, doubled))}; choose another coarsest mag"
             )
-        grows = clipped.maximum > current.maximum  # WEBKNOSSOS identifies mags by their largest factor
+        # WEBKNOSSOS identifies mags by their largest factor
+        grows = clipped.maximum > current.maximum
         current = clipped
         if grows:
             yield current
@@ -113,7 +120,8 @@ def _doubled(factors: Vec3, axes: Sequence[bool]) -> tuple[int, ...]:
 
 
 def _most_cubic(factors: Vec3, voxel_size: Sequence[float]) -> tuple[int, ...]:
-    """Double all axes, or only those with the shortest voxels, whichever makes voxels more cubic; in a tie, only the latter."""
+    """Double all axes, or only those with the shortest voxels, whichever makes voxels more cubic;
+    in a tie, only the latter."""
     lengths = [factor * length for factor, length in zip(factors, voxel_size, strict=True)]
     shortest = min(lengths)
     doubled_all = _doubled(factors, (True,) * 3)

@@ -1,7 +1,8 @@
 """Plans of pyramids: passes, regions and bricks.
 
-A pass reads one mag once and makes the next few coarser mags from it. Its tasks are regions: equal, aligned boxes of the first coarser mag whose footprints in
-all mags of the pass are whole chunks. A task reads its region brick by brick in Morton order, and holds a few bricks in memory::
+A pass reads one mag once and makes the next few coarser mags from it. Its tasks are regions: equal,
+aligned boxes of the first coarser mag whose footprints in all mags of the pass are whole chunks. A
+task reads its region brick by brick in Morton order, and holds a few bricks in memory::
 
     mag 1    |  source region of a task      |     read once, in source bricks
     mag 2    |  region                       |     for example 512 voxels, in chunks of 32
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 _REGION_VX = 512  # edge of a region in the first coarser mag: seconds of work
 _SMALLEST_REGION_VX = 128
-_SMALL_TASK_NBYTES = 128 << 20  # smaller tasks are so short that splitting them further helps only idle workers
+# smaller tasks are so short that splitting them further helps only idle workers
+_SMALL_TASK_NBYTES = 128 << 20
 _LARGEST_TASK_NBYTES = 8 << 30  # about a minute of work, which a lost worker costs at most
 _BRICK_SOURCE_NBYTES = 32 << 20
 _TASKS_PER_WORKER = 3
@@ -44,7 +46,8 @@ class Level(RegionGrid):
     factor: Vec3
     """Voxels of the previous mag that one voxel spans, along x, y, z."""
     in_order: bool
-    """Whether bricks come in Morton order, the order of chunks in a shard, so that each brick is appended to its shard."""
+    """Whether bricks come in Morton order, the order of chunks in a shard, so that each brick is
+    appended to its shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,13 @@ class Pass:
     source_box: BoundingBox
     """Extent of the source [voxels of its mag]."""
     source_brick_shape: Vec3
-    """Shape of one read [voxels of the source]: the footprint of a brick of the first level, or a part of it."""
+    """Shape of one read [voxels of the source]: the footprint of a brick of the first level, or a
+    part of it."""
     levels: tuple[Level, ...]
     """Mags that are made, finest first."""
     source_shift: Vec3 = (0, 0, 0)
-    """Offset added to the source voxels before windows are laid over them, for mags whose chunk grids start at different voxels."""
+    """Offset added to the source voxels before windows are laid over them, for mags whose chunk
+    grids start at different voxels."""
 
     @property
     def source_region_shape(self) -> Vec3:
@@ -76,11 +81,13 @@ class Pass:
         return cell_box(region, self.source_region_shape, self.source_box).intersection(self.source_box)
 
     def regions(self, occupied: CellMap) -> Iterator[Vec3]:
-        """Yield the tasks in Morton order, which completes the files of all mags one after another."""
+        """Yield the tasks in Morton order, which completes the files of all mags one after
+        another."""
         return self.levels[0].regions(occupied)
 
     def bricks(self, region: Vec3) -> Iterator[Vec3]:
-        """Yield the source bricks of a region that touch the source, in the Morton order of the bricks of the first level."""
+        """Yield the source bricks of a region that touch the source, in the Morton order of the
+        bricks of the first level."""
         level = self.levels[0]
         box = cell_box(region, level.region_shape, level.box)
         low = [t // n for t, n in zip(box.topleft, level.brick_shape, strict=True)]
@@ -94,7 +101,8 @@ class Pass:
                     yield x + dx, y + dy, z + dz
 
     def num_parts(self, level: int, index: Vec3) -> int:
-        """Count the parts of a brick: the bricks of the finer mag, inside its box, that it contains."""
+        """Count the parts of a brick: the bricks of the finer mag, inside its box, that it
+        contains."""
         grid = self.levels[level]
         finer_box, finer_shape = (self.levels[level - 1].box, self.levels[level - 1].brick_shape) if level else (self.source_box, self.source_brick_shape)
         footprint = cell_box(index, times(grid.brick_shape, grid.factor), finer_box)
@@ -108,7 +116,8 @@ class Pass:
         return divide(times(finer, shape), times(grid.brick_shape, grid.factor))
 
     def completions(self, region: Vec3) -> Iterator[tuple[Vec3, list[tuple[int, Vec3]]]]:
-        """Yield the source bricks of a region, each with the level and index of the bricks that it completes if they are read in this order."""
+        """Yield the source bricks of a region, each with the level and index of the bricks that it
+        completes if they are read in this order."""
         missing: dict[tuple[int, Vec3], int] = {}
         for source_brick in self.bricks(region):
             completed: list[tuple[int, Vec3]] = []
@@ -123,13 +132,15 @@ class Pass:
             yield source_brick, completed
 
     def writes_whole_shards(self, level: int, shard_shape: Vec3) -> bool:
-        """Return whether a task writes whole shards of a level, because the region contains all of them that is in the box, and their chunks come in order."""
+        """Return whether a task writes whole shards of a level, because the region contains all of
+        them that is in the box, and their chunks come in order."""
         grid = self.levels[level]
         brick_is_whole = all(n % edge == 0 for n, edge in zip(grid.brick_shape, shard_shape, strict=True))
         return (grid.in_order or brick_is_whole) and (grid.contains_whole_shards(shard_shape) or grid.has_one_region_per_shard(shard_shape))
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
-        """Return the memory of all bricks of a task [bytes]: one of the source, and for each mag one pending and one cut at the border."""
+        """Return the memory of all bricks of a task [bytes]: one of the source, and for each mag
+        one pending and one cut at the border."""
         return voxel_nbytes * (math.prod(self.source_brick_shape) + 2 * sum(math.prod(level.brick_shape) for level in self.levels))
 
 
@@ -145,7 +156,8 @@ def plan_passes(
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
 ) -> list[Pass]:
-    """Split a ladder into passes. A pass makes all mags in which its regions are whole chunks; the next pass reads the last of these mags."""
+    """Split a ladder into passes. A pass makes all mags in which its regions are whole chunks; the
+    next pass reads the last of these mags."""
     passes: list[Pass] = []
     done = 0
     while done < len(mags):
@@ -167,11 +179,14 @@ def plan_offset_passes(
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
 ) -> list[Pass]:
-    """Split a ladder into passes if the chunk grid of each mag starts at an ``origin`` in its own voxels; the first origin is that of the source.
+    """Split a ladder into passes if the chunk grid of each mag starts at an ``origin`` in its own
+    voxels; the first origin is that of the source.
 
-    A pass ends before a mag whose origin is not exactly that of the mag before it: their chunk grids do not nest.
+    A pass ends before a mag whose origin is not exactly that of the mag before it: their chunk
+    grids do not nest.
     """
-    # Along one axis, with factor 2. The first two grids nest: one region is whole chunks in both. The third does not, and starts a new pass.
+    # Along one axis, with factor 2. The first two grids nest: one region is whole chunks in both.
+    # The third does not, and starts a new pass.
     #
     #   mag 2, origin 4     4 5 6 7|8 9 ...
     #   mag 4, origin 2      2   3  |  4 ...      4 = 2 * 2
@@ -194,10 +209,12 @@ def plan_offset_passes(
 
 def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) -> Vec3:
     """Choose the region of a pass: a shard of the first mag, or less if workers would be idle."""
-    # The region is halved until there are enough tasks for all workers, or the smallest useful size is reached, and until no task takes too long.
+    # The region is halved until there are enough tasks for all workers, or the smallest useful size
+    # is reached, and until no task takes too long.
     chunk_shape = tiling.chunk_shape
     usual = max(2, _REGION_VX // max(chunk_shape))
-    edge = max(max(divide(tiling.shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
+    # bricks are powers of two of chunks, and regions hold whole bricks
+    edge = max(max(divide(tiling.shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)
     while edge > 2:
         shape = _cube(edge, chunk_shape)
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
@@ -224,8 +241,8 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     box = source_box
     for mag, (factor, shape) in zip(mags, steps, strict=False):
         box = box.in_mag(mag)
-        # With factors 2-2-2, 8 bricks in Morton order make the next coarser brick, so coarser bricks come in order too. Other factors break the order for this
-        # and all coarser mags.
+        # With factors 2-2-2, 8 bricks in Morton order make the next coarser brick, so coarser
+        # bricks come in order too. Other factors break the order for this and all coarser mags.
         in_order = not levels or (levels[-1].in_order and factor == (2, 2, 2))
         levels.append(Level(box, shape, _smaller(brick, shape), factor, in_order))
     return Pass(source_box, _source_brick_shape(levels[0], voxel_nbytes), tuple(levels))
@@ -242,7 +259,8 @@ def _brick_shape(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shap
 
 
 def _source_brick_shape(level: Level, voxel_nbytes: int) -> Vec3:
-    """Choose the shape of one read: the footprint of a brick, halved along its longest axis until it is small enough or odd along all axes."""
+    """Choose the shape of one read: the footprint of a brick, halved along its longest axis until
+    it is small enough or odd along all axes."""
     shape = list(level.brick_shape)
     while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and not all(n % 2 for n in shape):
         longest = max((axis for axis in range(3) if shape[axis] % 2 == 0), key=lambda axis: shape[axis] * level.factor[axis])

@@ -32,8 +32,9 @@ _FEW_SHARDS = 1 << 20
 
 def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     """Return the order of cells by their Morton codes, for indices of any size."""
-    # Codes of large indices exceed 64 bits. So all indices are reduced by a common multiple of 2^20, and sorted by several codes of 20 bits of each index.
-    # The code of the highest bits comes last, because lexsort's last key is the primary one.
+    # Codes of large indices exceed 64 bits. So all indices are reduced by a common multiple of
+    # 2^20, and sorted by several codes of 20 bits of each index. The code of the highest bits comes
+    # last, because lexsort's last key is the primary one.
     if not len(cells):
         return np.zeros(0, np.intp)
     cells = cells - (cells.min(axis=0) >> _CODE_BITS << _CODE_BITS)
@@ -50,12 +51,14 @@ class Tiling:
     shard_shape: Vec3
     """Shape of a shard, or of a group of files that one task writes [voxels]."""
     voxel_nbytes: int
-    """Memory of a voxel with all channels, including the source voxels that a task holds at the same time [bytes]."""
+    """Memory of a voxel with all channels, including the source voxels that a task holds at the
+    same time [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionGrid:
-    """Plan of a mag that is made region by region. Regions, bricks and shards are counted from voxel 0, not from the corner of the box."""
+    """Plan of a mag that is made region by region. Regions, bricks and shards are counted from
+    voxel 0, not from the corner of the box."""
 
     box: BoundingBox
     """Extent of the mag [voxels of the mag]."""
@@ -77,7 +80,8 @@ class RegionGrid:
             yield x, y, z
 
     def cells_in(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
-        """Yield the cells of one shape, in a cell of a larger one, that touch the box, in Morton order."""
+        """Yield the cells of one shape, in a cell of a larger one, that touch the box, in Morton
+        order."""
         counts = ceil_divide(outer_shape, shape)
         x_range, y_range, z_range = cell_range(self.box, shape)
         _, coordinates = morton.ordered_box((0, 0, 0), counts)
@@ -86,7 +90,8 @@ class RegionGrid:
                 yield x, y, z
 
     def regions_in_shard(self, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
-        """Return the slices of the regions of a shard in the array of all regions that touch the box."""
+        """Return the slices of the regions of a shard in the array of all regions that touch the
+        box."""
         all_regions = cell_range(self.box, self.region_shape)
         regions = cell_range(cell_box(shard, shard_shape, self.box).intersection(self.box), self.region_shape)
         x, y, z = (slice(r.start - first.start, r.stop - first.start) for r, first in zip(regions, all_regions, strict=True))
@@ -98,7 +103,8 @@ class RegionGrid:
         if isinstance(occupied, SparseCells) or (few and needs_sparse(self.box, shard_shape)):
             first = [cells.start for cells in cell_range(self.box, self.region_shape)]
             return project_cells(occupied, first, self.region_shape, self.box, shard_shape)
-        # Along each axis, a shard is several regions (any of them may have data), or a region is several shards (each may have data).
+        # Along each axis, a shard is several regions (any of them may have data), or a region is
+        # several shards (each may have data).
         for axis, (cells, shards) in enumerate(zip(cell_range(self.box, self.region_shape), cell_range(self.box, shard_shape), strict=True)):
             cell, shard = self.region_shape[axis], shard_shape[axis]
             if cell <= shard:

@@ -1,7 +1,8 @@
-"""Plans of imports from sources whose chunks are not cubes, for example whole sections. Regions and readings contain whole source chunks if memory allows.
+"""Plans of imports from sources whose chunks are not cubes, for example whole sections. Regions and
+readings contain whole source chunks if memory allows.
 
-A reading is the part of the source that a task reads at once. For sections it is a slab, as wide and high as a section and one block deep, so each section is
-decoded once::
+A reading is the part of the source that a task reads at once. For sections it is a slab, as wide
+and high as a section and one block deep, so each section is decoded once::
 
     z   section 0    ==============================
         ...          ==============================   one reading, 32 sections:
@@ -49,12 +50,14 @@ class SlabPlan(UpsamplePlan):
     """Whether bricks come file by file, and in Morton order inside each file."""
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
-        """Return whether a region writes whole files in order. Otherwise it writes parts, even if it contains whole files."""
+        """Return whether a region writes whole files in order. Otherwise it writes parts, even if
+        it contains whole files."""
         del shard_shape
         return self.in_order
 
     def cells_in(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
-        """Yield the cells of one shape in a cell of a larger one, file by file, and in Morton order inside each."""
+        """Yield the cells of one shape in a cell of a larger one, file by file, and in Morton order
+        inside each."""
         ranges = cell_range(cell_box(outer, outer_shape, self.box).intersection(self.box), shape)
         cells = np.stack(np.meshgrid(*(np.arange(r.start, r.stop) for r in ranges), indexing="ij"), axis=-1).reshape(-1, 3)
         cells = cells[morton_order(cells)]
@@ -67,8 +70,8 @@ class SlabPlan(UpsamplePlan):
 def plan_slabs(box: BoundingBox, source_chunks: Sequence[Vec3], tiling: Tiling, workers: int, shapes: tuple[Vec3, Vec3] | None = None) -> SlabPlan:
     """Plan a mag from a source with chunks of any shape.
 
-    ``source_chunks`` are shapes that the source decodes at once, largest first; the first one that fits into memory is kept whole. ``shapes`` are the
-    region and the reading, if they are given.
+    ``source_chunks`` are shapes that the source decodes at once, largest first; the first one that
+    fits into memory is kept whole. ``shapes`` are the region and the reading, if they are given.
 
     Examples
     --------
@@ -94,7 +97,8 @@ def _is_multiple(outer: Vec3, inner: Vec3) -> bool:
 
 
 def _enclosing(box: BoundingBox, source_chunk: Vec3, chunk_shape: Vec3) -> Vec3:
-    """Return the smallest shape of target chunks that encloses a source chunk; along an axis that the source chunk fills, the whole box."""
+    """Return the smallest shape of target chunks that encloses a source chunk; along an axis that
+    the source chunk fills, the whole box."""
     shape = list(chunk_shape)
     for axis in range(3):
         fills = source_chunk[axis] >= box.size[axis]
@@ -104,7 +108,8 @@ def _enclosing(box: BoundingBox, source_chunk: Vec3, chunk_shape: Vec3) -> Vec3:
 
 
 def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int) -> Vec3:
-    """Choose the shape of a reading: whole source chunks, halved to fit into memory, or doubled if they are tiny."""
+    """Choose the shape of a reading: whole source chunks, halved to fit into memory, or doubled if
+    they are tiny."""
     reading = list(whole)
     for axis in (1, 0, 2):  # y first: a decoder can skip rows of a section at the least cost
         while _nbytes(box, reading, voxel_nbytes) > READING_NBYTES and reading[axis] > chunk_shape[axis]:
@@ -115,7 +120,8 @@ def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int
 
 
 def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3:
-    """Choose the shape of a task: whole files if that keeps all workers busy, and whole source chunks in any case."""
+    """Choose the shape of a task: whole files if that keeps all workers busy, and whole source
+    chunks in any case."""
     least = [max(a, b) for a, b in zip(whole, _reading(box, whole, tiling.chunk_shape, tiling.voxel_nbytes), strict=True)]
     usual = choose_region(box, (1, 1, 1), tiling, workers)
     region = [max(a, b) for a, b in zip(usual, least, strict=True)]
@@ -129,7 +135,8 @@ def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3
 
 
 def _brick(reading: Vec3, tiling: Tiling, is_cube: bool) -> Vec3:
-    """Choose the shape of a brick: a cube of blocks if whole files are written in order, otherwise any box of blocks inside a file."""
+    """Choose the shape of a brick: a cube of blocks if whole files are written in order, otherwise
+    any box of blocks inside a file."""
     brick = list(tiling.chunk_shape)
     for axes in [(0, 1, 2)] * _DOUBLINGS if is_cube else [(0,), (1,), (2,)] * _DOUBLINGS:
         grown = [2 * n if axis in axes else n for axis, n in enumerate(brick)]

@@ -1,6 +1,8 @@
-"""Plans that make a finer mag from a coarse one, or, with a factor of 1, store a mag again in other chunks or files.
+"""Plans that make a finer mag from a coarse one, or, with a factor of 1, store a mag again in other
+chunks or files.
 
-A task makes one region of the finer mag. A reading is the part of the source that it reads at once; each reading makes several bricks::
+A task makes one region of the finer mag. A reading is the part of the source that it reads at once;
+each reading makes several bricks::
 
     finer mag   | region                                        |
                 | reading               | reading               |     all in Morton order; in memory:
@@ -49,7 +51,8 @@ class UpsamplePlan(RegionGrid):
 
     @property
     def source_cell_shape(self) -> Vec3:
-        """Footprint of one region in the source [voxels of the source]; several regions may share one voxel."""
+        """Footprint of one region in the source [voxels of the source]; several regions may share
+        one voxel."""
         return ceil_divide(self.region_shape, self.factor)
 
     def source_box_of(self, box: BoundingBox) -> BoundingBox:
@@ -94,7 +97,8 @@ def plan_upsampling(
 
     def fits(shape: Vec3) -> bool:
         read = ceil_divide(shape, factor)
-        is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))  # half a reading would not contain a source chunk
+        # half a reading would not contain a source chunk
+        is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))
         return math.prod(read) * tiling.voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
 
     reading = _grown(brick, region_shape, fits)
@@ -102,7 +106,8 @@ def plan_upsampling(
 
 
 def _grown(shape: Vec3, limit: Vec3, fits: Callable[[Vec3], bool]) -> Vec3:
-    """Double a shape along all axes while it fits, up to a limit, which is the shape times a power of two."""
+    """Double a shape along all axes while it fits, up to a limit, which is the shape times a power
+    of two."""
     while shape != limit:
         if not fits(doubled(shape)):
             break

@@ -1,7 +1,9 @@
-"""Files of a job that is submitted to SLURM: ``batch.json``, and a task file for each round of the job array.
+"""Files of a job that is submitted to SLURM: ``batch.json``, and a task file for each round of the
+job array.
 
-Each element reads only its own groups of tasks. The tasks of a group are pickled together, so that shared parts are stored once. Unpickling runs arbitrary
-code, so a group is loaded only if the user's own key signed it for this place in this file.
+Each element reads only its own groups of tasks. The tasks of a group are pickled together, so that
+shared parts are stored once. Unpickling runs arbitrary code, so a group is loaded only if the
+user's own key signed it for this place in this file.
 """
 
 from __future__ import annotations
@@ -120,13 +122,15 @@ _INDEX_SUFFIX = ".index"
 
 def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[Any], bytes]) -> int:
     """Write tasks in signed groups, then their index; return the number of tasks."""
-    # Task file: pickled groups one after the other. Index: offset, size, number of tasks and signature of each group.
+    # Task file: pickled groups one after the other. Index: offset, size, number of tasks and
+    # signature of each group.
     #
     #   | group 0 | group 1 | group 2 | group 3 | ...
     #       ^                   ^                      element 0 of an array of 2 reads groups 0, 2, ...
     #
-    # The signature covers path, offset and number of tasks, so a signed group cannot be moved to another place or job. The index is published after the
-    # task file, so it never names missing groups.
+    # The signature covers path, offset and number of tasks, so a signed group cannot be moved to
+    # another place or job. The index is published after the task file, so it never names missing
+    # groups.
     offset, index = 0, []
     remaining, key = iter(tasks), user_key(create=True)
     with NewFile(path) as file:

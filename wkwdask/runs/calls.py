@@ -1,6 +1,7 @@
 """Calls of the user, recorded by their jobs.
 
-So ``status`` names the command that resumes a job, and a repeated call of several jobs finds those that it has finished.
+So ``status`` names the command that resumes a job, and a repeated call of several jobs finds those
+that it has finished.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def current_call() -> Call:
 
 @contextlib.contextmanager
 def same_call(command: Command | None = None) -> Iterator[Call]:
-    """Let all jobs of this block belong to one call, which is that around the block if there is one."""
+    """Let all jobs of this block belong to one call, which is that around the block if there is
+    one."""
     call = _current.get() or Call(command)
     token = _current.set(call)
     try:
@@ -62,7 +64,8 @@ def same_call(command: Command | None = None) -> Iterator[Call]:
 
 
 def command_of(record: Any) -> Command | None:
-    """Return the command in the record of a call; None for a function, or if the record cannot be one."""
+    """Return the command in the record of a call; None for a function, or if the record cannot be
+    one."""
     arguments, folder = (record.get("arguments"), record.get("folder")) if isinstance(record, dict) else (None, None)
     if not isinstance(arguments, list) or not all(isinstance(text, str) and text.isprintable() for text in (*arguments, folder)):
         return None

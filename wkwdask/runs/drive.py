@@ -1,6 +1,7 @@
 """Life of a job: start, phases, and publication, or a state that a later call can resume.
 
-A verb contributes a plan, which generates phases. It yields tasks that can run together, continues when they are done, and returns their totals.
+A verb contributes a plan, which generates phases. It yields tasks that can run together, continues
+when they are done, and returns their totals.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Work(ABC, Generic[R]):
 
 
 def drive(work: Work[R], run: Callable[..., None]) -> R:
-    """Run all phases of some work and return its result; ``run`` is ``wkwdask.graphs.runners.run_job``."""
+    """Run all phases of some work and return its result; ``run`` is
+    ``wkwdask.graphs.runners.run_job``."""
     done = work.start()
     if done is not None:
         return done
@@ -102,7 +104,8 @@ class Outcome:
 
 
 class Plan(ABC):
-    """Work of one verb in a job that writes mags; :class:`WriteMags` does everything that verbs share."""
+    """Work of one verb in a job that writes mags; :class:`WriteMags` does everything that verbs
+    share."""
 
     __slots__ = ()
 
@@ -110,7 +113,8 @@ class Plan(ABC):
 
     @abstractmethod
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Yield the phases. Each yield returns a note about tasks that an earlier start finished, or an empty text."""
+        """Yield the phases. Each yield returns a note about tasks that an earlier start finished,
+        or an empty text."""
 
     def nothing_to_do(self) -> Report | None:
         """Return the report of a plan without targets; None if there are targets."""
@@ -121,11 +125,13 @@ class Plan(ABC):
         return None
 
     def finished_before(self, report: Report) -> Report:
-        """Accept the report of an equal finished job; raises ResumeError if the source has changed since."""
+        """Accept the report of an equal finished job; raises ResumeError if the source has changed
+        since."""
         return report
 
     def check_unchanged(self) -> None:
-        """Check after the last phase that the source was not replaced; raises IncompleteWriteError."""
+        """Check after the last phase that the source was not replaced; raises
+        IncompleteWriteError."""
         return
 
 
@@ -149,7 +155,8 @@ class WriteMags(Work["Report"]):
         except ResumeError:
             if staged.existing != "overwrite":
                 raise
-            return staged.start()  # the source has changed since the interrupted job, whose publication is complete now
+            # the source has changed since the interrupted job, whose publication is complete now
+            return staged.start()
 
     def phases(self) -> Generator[Phase, str, Report]:
         """Run the phases of the plan with a journal, then publish the mags."""

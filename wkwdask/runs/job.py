@@ -1,4 +1,5 @@
-"""Jobs and tasks as runners see them. A task may run anywhere and more than once, and its result may lead to further tasks."""
+"""Jobs and tasks as runners see them. A task may run anywhere and more than once, and its result
+may lead to further tasks."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def run_task(task: Task) -> Result:
 
 
 def mark_final(error: Exception) -> None:
-    """Mark an error whose task must not be retried, because it already was, and keep the user's part of the traceback."""
+    """Mark an error whose task must not be retried, because it already was, and keep the user's
+    part of the traceback."""
     error._wkwdask_is_given_up = True  # type: ignore[attr-defined]
     error._wkwdask_trace = format_user_trace(error)  # type: ignore[attr-defined]
 

@@ -1,6 +1,7 @@
 """Job folder, in which mags are built, and from which they are published, also after a crash.
 
-A job locks every folder that it will replace, and builds the new ones in a hidden folder beside them::
+A job locks every folder that it will replace, and builds the new ones in a hidden folder beside
+them::
 
     layer/.1.wkwdask-lock              lock of mag 1, names the job
     layer/.wkwdask-job-<job>/          job folder
@@ -10,8 +11,9 @@ A job locks every folder that it will replace, and builds the new ones in a hidd
         1/                             mag being built
         publish.json                   publish record, written when all mags are complete
 
-Writing the publish record is the commit point. A job that is killed before leaves nothing visible: with a journal, the same job can resume; without one, the
-next job removes the folder. If a job is killed after the commit point, the next job in the layer completes the publication.
+Writing the publish record is the commit point. A job that is killed before leaves nothing visible:
+with a journal, the same job can resume; without one, the next job removes the folder. If a job is
+killed after the commit point, the next job in the layer completes the publication.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class Publisher:
 
     def prepare(self, job: str, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
         """Complete the mags, flush them, and write the publish record."""
-        # A repeated publish() skips the mags whose final folders contain this id in their provenance.
+        # A repeated publish() skips the mags whose final folders contain this id in their
+        # provenance.
         publication_id = secrets.token_hex(8)
         records = NewFiles(self.paths.root, self.paths.root)
         try:
@@ -102,7 +105,9 @@ class Publisher:
         for mag in mags:
             inherit_tree_permissions(f"{self.paths.root}/{mag.staged}", mag.folder)
         for folder, _, _ in (walked for mag in mags for walked in files.walk(f"{self.paths.root}/{mag.staged}", topdown=False)):
-            files.fsync(folder)  # the files were flushed when they were written, but not their names, which the record relies on
+            # the files were flushed when they were written, but not their names, which the record
+            # relies on
+            files.fsync(folder)
         listed = [(mag.staged, mag.folder) for mag in mags]
         publish_bytes(self._record, format_publication(self.paths, job, publication_id, listed, edit))
 
@@ -130,22 +135,26 @@ class Publisher:
             files.fsync(parent)
         if edit is not None:
             _apply(edit.apply, self._record)
-        with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
+        with contextlib.suppress(FileNotFoundError):
+            # another job may be ending this one at the same time
             files.unlink(f"{root}/{PLAN_NAME}")
             files.fsync(root)
         self.discard()
 
     def hide_removed(self) -> None:
-        """Remove mags from the metadata and move them into the job folder, so that only deleting is left."""
+        """Remove mags from the metadata and move them into the job folder, so that only deleting is
+        left."""
         root, publication = self.paths.root, read_publication(self.paths)
         if publication is None or publication.removed is None:
             return
-        # The order is opposite to that of publish(), since the metadata must never list a missing mag. The last line empties the record: otherwise, a repeated
-        # call could move a mag of the same name that another job has published in the meantime.
+        # The order is opposite to that of publish(), since the metadata must never list a missing
+        # mag. The last line empties the record: otherwise, a repeated call could move a mag of the
+        # same name that another job has published in the meantime.
         if publication.edit is not None:
             _apply(publication.edit.apply, self._record)
         for number, folder in enumerate(publication.removed):
-            with contextlib.suppress(FileNotFoundError):  # already moved, or listed in the metadata without a folder
+            with contextlib.suppress(FileNotFoundError):
+                # already moved, or listed in the metadata without a folder
                 files.rename(folder, f"{root}/{number}-{basename(folder)}")
                 files.fsync(dirname(folder))
         files.fsync(root)
@@ -157,7 +166,8 @@ class Publisher:
 
 
 def _apply(step: Callable[[], None], source: str) -> None:
-    """Make a step of a metadata edit; errors from values of a wrong type are reported as a damaged record."""
+    """Make a step of a metadata edit; errors from values of a wrong type are reported as a damaged
+    record."""
     try:
         step()
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
@@ -168,9 +178,15 @@ class JobFolder:
     """Locks and folder of a running job."""
 
     def __init__(
-        self, parent: str, owner: Owner, targets: Sequence[str], region: ShardBox | None = None, *, is_kept_for_later: bool = True,
+        self,
+        parent: str,
+        owner: Owner,
+        targets: Sequence[str],
+        region: ShardBox | None = None,
+        *,
+        is_kept_for_later: bool = True,
         datasets: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.parent = parent
         self.owner = owner
         self.root = job_root(parent, owner.job)
@@ -179,14 +195,15 @@ class JobFolder:
         self.is_kept_for_later = is_kept_for_later
         self._datasets = tuple(datasets)
 
-    def start(
-        self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None, resumed_by: str | None = None
-    ) -> dict[str, Any] | None:  # fmt: skip
-        """Lock the targets, complete or remove dead jobs, and create the job folder or take over that of an interrupted start.
+    def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None, resumed_by: str | None = None) -> dict[str, Any] | None:
+        """Lock the targets, complete or remove dead jobs, and create the job folder or take over
+        that of an interrupted start.
 
-        Return the provenance of the published mags if completing a dead job has finished this one too.
+        Return the provenance of the published mags if completing a dead job has finished this one
+        too.
         """
-        if existing != "update":  # an update must not recreate the folder of a layer that was just renamed
+        if existing != "update":
+            # an update must not recreate the folder of a layer that was just renamed
             files.makedirs(self.parent)
         try:
             with guarded(self.parent):
@@ -198,12 +215,14 @@ class JobFolder:
                 if before is not None:
                     check_records(self._paths(self.root))
                     check_no_links(self.root)
-                # A job that began with "overwrite" may still replace its targets when it continues with "resume".
+                # A job that began with "overwrite" may still replace its targets when it continues
+                # with "resume".
                 first_existing = existing if before is None or replaces(existing) else before["existing"]
                 if first_existing != "update":
                     check_targets(self.targets, first_existing)
                 files.makedirs(self.root)
-                # The owner comes first, since a folder with a plan but no owner would belong to no job. The plan comes last and makes the job resumable.
+                # The owner comes first, since a folder with a plan but no owner would belong to no
+                # job. The plan comes last and makes the job resumable.
                 write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
                 if before is None:
                     record = {
@@ -238,7 +257,8 @@ class JobFolder:
             self._release()
 
     def remove(self, edit: MetadataEdit | None) -> None:
-        """Remove the targets from the metadata and move them into the job folder, which :meth:`end` deletes."""
+        """Remove the targets from the metadata and move them into the job folder, which :meth:`end`
+        deletes."""
         paths = self._paths(self.root)
         publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
         Publisher(paths).hide_removed()
@@ -262,7 +282,8 @@ class JobFolder:
         return is_kept
 
     def discard(self) -> None:
-        """End the job and delete its folder, unless publication has begun: then the next job in the layer completes it."""
+        """End the job and delete its folder, unless publication has begun: then the next job in the
+        layer completes it."""
         try:
             publication = self._publication(self.root)
             if not publication.is_prepared:
@@ -271,29 +292,34 @@ class JobFolder:
             self._release()
 
     def seconds(self) -> float:
-        """Return the time since this process created or took over the folder, or submitted the job array [s]; 0 if the clock was set back meanwhile."""
+        """Return the time since this process created or took over the folder, or submitted the job
+        array [s]; 0 if the clock was set back meanwhile."""
         batch = read_batch(self.root)
         started = files.stat(f"{self.root}/{OWNER_NAME}").st_mtime if batch is None else batch.rounds[0].time
         return max(0.0, time.time() - started)
 
     def _paths(self, root: str) -> RecordPaths:
-        """Return the paths that records of a job may name: those in datasets that this job may change."""
+        """Return the paths that records of a job may name: those in datasets that this job may
+        change."""
         return RecordPaths(root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets}))
 
     def _publication(self, root: str) -> Publisher:
         return Publisher(self._paths(root))
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """Lock the targets and end dead jobs; return the provenance of the mags if that completed an equal job."""
-        # Locks are taken in sorted order: otherwise, two jobs on the same mags could each take one lock and fail at the other. The lock of a dead job is taken
-        # over before the job is completed or removed, so that no third job sees the mag unlocked in between.
+        """Lock the targets and end dead jobs; return the provenance of the mags if that completed
+        an equal job."""
+        # Locks are taken in sorted order: otherwise, two jobs on the same mags could each take one
+        # lock and fail at the other. The lock of a dead job is taken over before the job is
+        # completed or removed, so that no third job sees the mag unlocked in between.
         finished: set[str] = set()
         for target in sorted(self.targets):
             for before in locks.take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
             dead = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
-            for job in dead:  # these jobs were killed before they created their folder, or after they deleted it
+            for job in dead:
+                # these jobs were killed before they created their folder, or after they deleted it
                 if not files.exists(job_root(dirname(target), job)):
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
@@ -328,7 +354,8 @@ class JobFolder:
         files.remove_tree(root)
         release_locks_of(job, targets)
         is_published = any(read_provenance(target).get("job") == job for target in self.targets)
-        return {job} if is_published else set()  # true if it was killed while it deleted its folder, or before it released its locks
+        # true if it was killed while it deleted its folder, or before it released its locks
+        return {job} if is_published else set()
 
     def _clean_up(self, existing: str) -> set[str]:
         """End the other dead jobs in the layer; return those that were completed."""
@@ -339,9 +366,12 @@ class JobFolder:
             owner = read_owner(f"{root}/{OWNER_NAME}")
             if owner is None:
                 if job_records.age_seconds(root) > job_records.OWNERLESS_SECONDS:
-                    files.remove_tree(root)  # a task that outlived its discarded job has created the folder again
+                    # a task that outlived its discarded job has created the folder again
+                    files.remove_tree(root)
             elif owner.is_gone() or not holds_locks(root, job):
-                with contextlib.suppress(OSError):  # a dead job that cannot be completed must not block jobs on other mags of the layer
+                with contextlib.suppress(OSError):
+                    # a dead job that cannot be completed must not block jobs on other mags of the
+                    # layer
                     finished |= self._end_dead_job(self.parent, job, existing)
         return finished
 
@@ -358,7 +388,8 @@ def warn_of_discarded(root: str, what: str) -> None:
 
 
 def can_be_handed_over(root: str) -> bool:
-    """Check whether the folder of a job has the records that another process needs to continue it."""
+    """Check whether the folder of a job has the records that another process needs to continue
+    it."""
     return files.exists(f"{root}/{PLAN_NAME}")
 
 
@@ -443,14 +474,17 @@ def release_dead_locks(parent: str) -> None:
     with guarded(parent):
         for target, holder in locks.locked_folders(parent):
             root = job_root(parent, holder.job)
-            if holder.is_gone() and not can_be_handed_over(root):  # without a plan, nothing can continue it
+            if holder.is_gone() and not can_be_handed_over(root):
+                # without a plan, nothing can continue it
                 files.remove_tree(root)
                 release_locks_of(holder.job, [target])
 
 
 def remove_ownerless_folder(lock: str) -> None:
-    """Remove the folder of the dead job that holds a lock if it has no owner record, inside :func:`guarded`."""
-    # Without the lock, nothing tells that the job has ended: it was killed before it wrote the record, or after it deleted it.
+    """Remove the folder of the dead job that holds a lock if it has no owner record, inside
+    :func:`guarded`."""
+    # Without the lock, nothing tells that the job has ended: it was killed before it wrote the
+    # record, or after it deleted it.
     with contextlib.suppress(LockedError):
         owner = read_owner(lock)
         if owner is not None and owner.is_gone():

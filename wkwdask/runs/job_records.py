@@ -61,12 +61,14 @@ class JobState(Enum):
 
 
 def find_interrupted(parent: str, targets: Sequence[str]) -> InterruptedJob | None:
-    """Find an interrupted job that writes one of some folders and blocks other jobs from writing it."""
+    """Find an interrupted job that writes one of some folders and blocks other jobs from writing
+    it."""
     return next((job for job in _unfinished_jobs(parent, targets) if is_kept_for_later(job.root)), None)
 
 
 def find_interrupted_array(parent: str, targets: Sequence[str], region: ShardBox | None) -> InterruptedJob | None:
-    """Find an interrupted array job on exactly these folders, or these shards of one, which resumes only on request."""
+    """Find an interrupted array job on exactly these folders, or these shards of one, which resumes
+    only on request."""
     interrupted = (job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root))
     return next((job for job in interrupted if job.targets == tuple(targets) and region_of(job.root) == region), None)
 
@@ -100,7 +102,8 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
 def problem_of(root: str) -> str:
     """Return the reason why the records of a job are rejected; empty if they can be trusted."""
     try:
-        check_records(RecordPaths(root, (dataset_around(dirname(root)),)))  # a link in another dataset may lead to the folder
+        # a link in another dataset may lead to the folder
+        check_records(RecordPaths(root, (dataset_around(dirname(root)),)))
     except CorruptError as error:
         return str(error)
     return ""
@@ -143,7 +146,8 @@ def is_kept_for_later(root: str) -> bool:
 
 
 def call_of(root: str) -> str | None:
-    """Return the id of the call that started a job; None if it has no plan, or one of an older version."""
+    """Return the id of the call that started a job; None if it has no plan, or one of an older
+    version."""
     call = ((read_plan(root) or {}).get("call") or {}).get("id")
     return call if isinstance(call, str) else None
 
@@ -184,7 +188,8 @@ def read_plan(root: str) -> dict[str, Any] | None:
 
 
 def holds_locks(root: str, job: str) -> bool:
-    """Check whether a job holds any lock. A job without locks has ended, or a user removed its locks."""
+    """Check whether a job holds any lock. A job without locks has ended, or a user removed its
+    locks."""
     try:
         return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
     except CorruptError:
@@ -199,12 +204,14 @@ def targets_of(root: str) -> list[str]:
 
 
 def holds_only_jobs(folder: str) -> bool:
-    """Check that a future dataset folder contains only what jobs create. Call it before reading the JSON of the dataset, which a job may write."""
+    """Check that a future dataset folder contains only what jobs create. Call it before reading the
+    JSON of the dataset, which a job may write."""
     return not files.isdir(folder) or all(_is_made_by_jobs(f"{folder}/{name}") for name in files.listdir(folder) if not name.startswith("."))
 
 
 def _is_made_by_jobs(layer_folder: str) -> bool:
-    """Check that a layer folder contains only mags of jobs that run, were interrupted, or are ending."""
+    """Check that a layer folder contains only mags of jobs that run, were interrupted, or are
+    ending."""
     try:
         names = [name for name in files.listdir(layer_folder) if not name.startswith(".")]
     except FileNotFoundError:

@@ -1,7 +1,8 @@
 """Journal of a job: one JSON line for each finished task, in the job folder.
 
-Each process that drives the job appends to its own file; all files together are the journal. A line cut short by a crash is ignored. A resumed job skips the
-tasks in the journal whose output still exists.
+Each process that drives the job appends to its own file; all files together are the journal. A line
+cut short by a crash is ignored. A resumed job skips the tasks in the journal whose output still
+exists.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ MAX_NUMBER = 1 << 62
 
 
 class Journal:
-    """Append-only file. Each line is written at once, and flushed to disk within seconds while lines keep coming."""
+    """Append-only file. Each line is written at once, and flushed to disk within seconds while
+    lines keep coming."""
 
     def __init__(self, folder: str, number: int | None = None) -> None:
         self._output = open_next(folder, _PREFIX, number)
-        files.fsync(folder)  # the name of the journal must survive a power failure before any line counts
+        # the name of the journal must survive a power failure before any line counts
+        files.fsync(folder)
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -59,7 +62,8 @@ class Journal:
 
 
 def open_next(folder: str, prefix: str, number: int | None = None, step: Callable[[], int] = lambda: 1) -> files.Output:
-    """Create a file of lines with the next free number. After a collision with another process, the number increases by ``step``."""
+    """Create a file of lines with the next free number. After a collision with another process, the
+    number increases by ``step``."""
     if number is None:
         number = max((n for n, _ in files.numbered(folder, prefix, SUFFIX)), default=-1) + 1
     while True:
@@ -89,7 +93,8 @@ class ResumableJob(Job, Protocol):
     """Job that can check whether the output of an earlier start still exists."""
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Check that the output of a result still exists, or the output that later tasks built from it."""
+        """Check that the output of a result still exists, or the output that later tasks built from
+        it."""
 
 
 @dataclass(slots=True)
@@ -111,7 +116,8 @@ class JournaledJob:
     _lines: dict[str, bytes] = field(init=False)
 
     def __post_init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = {key: zlib.compress(line, 1) for key, _, line in _keyed(lines)}  # compressed to a third, since a job may have a million tasks
+        # compressed to a third, since a job may have a million tasks
+        self._lines = {key: zlib.compress(line, 1) for key, _, line in _keyed(lines)}
 
     @property
     def num_tasks(self) -> int:

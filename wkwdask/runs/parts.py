@@ -1,4 +1,5 @@
-"""Shards that one task writes whole, or several tasks in parts: assembly of bricks, joining of parts, totals, and scratch files.
+"""Shards that one task writes whole, or several tasks in parts: assembly of bricks, joining of
+parts, totals, and scratch files.
 
 Scratch files hold voxels of a part until its other voxels are computed.
 """
@@ -55,7 +56,8 @@ class EncodedPiece:
 
 
 class BrickWriter:
-    """Writer that distributes the bricks of one mag over its shards or parts. As a context manager it discards the shards that were not closed."""
+    """Writer that distributes the bricks of one mag over its shards or parts. As a context manager
+    it discards the shards that were not closed."""
 
     def __init__(self, target: TargetArray, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
         self._target = target
@@ -67,12 +69,15 @@ class BrickWriter:
         self._receipts: list[Receipt] = []
 
     def put(self, index: Vec3, voxels: npt.NDArray[Any] | None) -> None:
-        """Write a brick: the voxels inside the target's box, shape (c, x, y, z), or None if all are zero."""
+        """Write a brick: the voxels inside the target's box, shape (c, x, y, z), or None if all are
+        zero."""
         self.add(self.encode(index, voxels))
 
     def encode(self, index: Vec3, voxels: npt.NDArray[Any] | None, *, is_shared: bool = False) -> list[EncodedPiece]:
-        """Encode a brick, which :meth:`add` then writes. Several threads can encode bricks at once, or share one."""
-        # A brick may cut several shards, and a shard several bricks; each intersection goes to the writer of its shard:
+        """Encode a brick, which :meth:`add` then writes. Several threads can encode bricks at once,
+        or share one."""
+        # A brick may cut several shards, and a shard several bricks; each intersection goes to the
+        # writer of its shard:
         #
         #   shard 0   |   shard 1
         #   +-----+---|-+-----+
@@ -95,7 +100,8 @@ class BrickWriter:
         return [EncodedPiece(shard, inside, piece) for (shard, inside), piece in zip(boxes, encoded, strict=True)]
 
     def _octants(self, box: BoundingBox) -> Iterator[BoundingBox]:
-        """Cut a box of a brick into up to 8 boxes whose chunks follow each other in Morton order."""
+        """Cut a box of a brick into up to 8 boxes whose chunks follow each other in Morton
+        order."""
         chunk_shape = self._target.chunk_shape
         length, *others = {edge // chunk for edge, chunk in zip(self._brick_shape, chunk_shape, strict=True)}
         if not self._target.has_morton_order or others or length % 2:
@@ -129,7 +135,8 @@ class BrickWriter:
     def _writer(self, shard: Vec3) -> Writer:
         writer = self._open.get(shard)
         if writer is None:
-            if self._part is None:  # bricks of whole shards arrive shard by shard, so the previous shard is complete
+            if self._part is None:
+                # bricks of whole shards arrive shard by shard, so the previous shard is complete
                 self._finish()
             writer = self._open[shard] = self._target.open_part(shard, self._part)
         return writer
@@ -172,7 +179,8 @@ def join_key(level: int, shard: Vec3) -> str:
 
 
 class ReceiptCollector:
-    """Receipts received so far. Those of whole shards are added to the totals; those of parts wait for the other parts of their shard."""
+    """Receipts received so far. Those of whole shards are added to the totals; those of parts wait
+    for the other parts of their shard."""
 
     def __init__(self, targets: Sequence[TargetArray]) -> None:
         self.targets = tuple(targets)
@@ -181,7 +189,8 @@ class ReceiptCollector:
 
     def add(self, task: Task, result: Result, num_parts: Callable[[int, Vec3], int]) -> list[Task]:
         """Accept the result of a task; return the joins that can start now."""
-        if isinstance(task.spec, JoinSpec):  # only now, since the journal contains the receipt of the joined shard
+        if isinstance(task.spec, JoinSpec):
+            # only now, since the journal contains the receipt of the joined shard
             task.spec.target.remove_parts(task.spec.shard)
         joins: list[Task] = []
         for level, receipt in result.receipts:
@@ -195,7 +204,8 @@ class ReceiptCollector:
         return joins
 
     def still_exists(self, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Check that all output of an earlier start still exists, or the shards into which it was joined."""
+        """Check that all output of an earlier start still exists, or the shards into which it was
+        joined."""
         return all(self._holds(level, receipt, known) for level, receipt in result.receipts)
 
     def _holds(self, level: int, receipt: Receipt, known: Callable[[str], Result | None]) -> bool:
@@ -208,8 +218,10 @@ class ReceiptCollector:
 
 
 def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region: BoundingBox) -> States:
-    """Select the source files counted by one part of a shard. A file read by several parts counts in one of them only."""
-    # A file counts in the part that contains its lowest corner, or the lowest corner of the shard if the file begins before the shard:
+    """Select the source files counted by one part of a shard. A file read by several parts counts
+    in one of them only."""
+    # A file counts in the part that contains its lowest corner, or the lowest corner of the shard
+    # if the file begins before the shard:
     #
     #   parts   |   0   |   1   |
     #   files     | a  | b  | c |     a and b count in part 0, c in part 1, although part 1 reads b too
@@ -337,13 +349,15 @@ def tally_of(target: TargetArray, receipts: Iterable[Receipt]) -> ShardTally:
 
 
 def pyramid_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
-    """Return the file records of a pyramid. The sources of each mag after the first are the files of the previous mag."""
+    """Return the file records of a pyramid. The sources of each mag after the first are the files
+    of the previous mag."""
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):
         factor = finer.target.box.mag.step_to(coarser.target.box.mag)
         if any(a != b * f for a, b, f in zip(finer.target.origin, coarser.target.origin, factor, strict=True)):
             continue  # the file grids of the two mags are not aligned
-        # A coarse file is built from the finer files in its footprint, its shape times the factor [voxels of the finer mag]:
+        # A coarse file is built from the finer files in its footprint, its shape times the factor
+        # [voxels of the finer mag]:
         #
         #   finer mag    | 0 | 1 | 2 | 3 |
         #   coarser mag  |   0   |   1   |     digest of 0 = states of finer files 0 and 1

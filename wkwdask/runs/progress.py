@@ -1,7 +1,9 @@
-"""Progress of a job: a bar on a terminal or lines in a batch log, neither for a job that ends at once, and always JSON lines in the job folder.
+"""Progress of a job: a bar on a terminal or lines in a batch log, neither for a job that ends at
+once, and always JSON lines in the job folder.
 
-Counting costs a few additions; a separate thread displays the numbers at intervals. Failed tasks are recorded in the job folder too. Each process that
-drives the job appends to its own files. An error while writing a line never ends the job.
+Counting costs a few additions; a separate thread displays the numbers at intervals. Failed tasks
+are recorded in the job folder too. Each process that drives the job appends to its own files. An
+error while writing a line never ends the job.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class LineFile:
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         data = b"\n" + line if self._is_cut else line
         with contextlib.suppress(OSError):
-            self._is_cut = self._output.append(data) < len(data)  # on a full disk, end the cut line before the next one
+            # on a full disk, end the cut line before the next one
+            self._is_cut = self._output.append(data) < len(data)
 
     def close(self) -> None:
         if self._output is not None:
@@ -89,7 +92,8 @@ class LineFile:
 
 
 def read_progress(folder: str) -> list[dict[str, Any]]:
-    """Read the last progress line of each process that drove a job, in the order of their starts."""
+    """Read the last progress line of each process that drove a job, in the order of their
+    starts."""
     last = []
     for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX)):
         records = list(_records(path))
@@ -178,7 +182,8 @@ def describe_count(record: dict[str, Any]) -> str:
 
 
 def seconds_left(record: dict[str, Any]) -> float | None:
-    """Estimate the remaining time from the speed so far, without the first task of each worker, which loads and compiles; None before the next one ends."""
+    """Estimate the remaining time from the speed so far, without the first task of each worker,
+    which loads and compiles; None before the next one ends."""
     ended = record["done"] + record["failed"]
     rest = max(0, record["total"] - record["known"] - ended)
     if not rest:
@@ -290,7 +295,8 @@ class Progress:
         self._failed += 1
 
     def set_total(self, total: int, known: int = 0) -> None:
-        """Set the expected number of tasks of this start, and the number that earlier starts finished."""
+        """Set the expected number of tasks of this start, and the number that earlier starts
+        finished."""
         self._total, self._known = total, known
 
     def advance(self) -> None:

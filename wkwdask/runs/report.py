@@ -27,7 +27,8 @@ class MagReport:
     nbytes: int
     """Bytes stored."""
     minimum: float | int | None
-    """Smallest value, ignoring NaN; None for an empty box, or if blocks were copied without decoding."""
+    """Smallest value, ignoring NaN; None for an empty box, or if blocks were copied without
+    decoding."""
     maximum: float | int | None
     """Largest value, ignoring NaN."""
     nonzero: BoundingBox | None
@@ -96,7 +97,8 @@ class Report(Card):
 
     @classmethod
     def from_json(cls, value: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
-        """Parse the form kept in the provenance of a mag; raises KeyError, TypeError or ValueError if it is not valid."""
+        """Parse the form kept in the provenance of a mag; raises KeyError, TypeError or ValueError
+        if it is not valid."""
         mags = [_mag_report(entry, folder) for entry, folder in zip(value["mags"], folders, strict=True)]
         nbytes_in, seconds = value["nbytes_in"], value["seconds"]
         if not isinstance(nbytes_in, int) or not isinstance(seconds, (int, float)):

@@ -1,4 +1,5 @@
-"""Retries and failures. Transient errors are retried; after other errors the job continues, and lists its failed tasks at the end."""
+"""Retries and failures. Transient errors are retried; after other errors the job continues, and
+lists its failed tasks at the end."""
 
 from __future__ import annotations
 
@@ -30,16 +31,33 @@ EXIT_CODE = 3
 """Exit code of a command in which some tasks failed and all others finished."""
 NO_RESULT = "there is no result without them"
 """End of the error of a job whose result needs all tasks."""
-_FATAL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # every other task would fail in the same way
+# every other task would fail in the same way
+_FATAL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _FATAL_ERRORS = (LockedError, ResumeError)
 _TRANSIENT_CODES = (
-    errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ENOLCK, errno.ENOTCONN, errno.ESHUTDOWN,
-    errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE,
-    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET,
-)  # fmt: skip
+    errno.ESTALE,
+    errno.EIO,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EINTR,
+    errno.ENOLCK,
+    errno.ENOTCONN,
+    errno.ESHUTDOWN,
+    errno.ECONNRESET,
+    errno.ECONNREFUSED,
+    errno.ECONNABORTED,
+    errno.EPIPE,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENETRESET,
+)
 _TRANSIENT_ERRORS = (TimeoutError, ConnectionError)
 _PAUSES_SECONDS = (0.5, 2.0, 8.0)  # before the second, third and fourth attempt
-_FAILURES_WITHOUT_SUCCESS = 8  # if the first tasks all fail, the settings are probably wrong, not the data: give up early
+# if the first tasks all fail, the settings are probably wrong, not the data: give up early
+_FAILURES_WITHOUT_SUCCESS = 8
 _LISTED = 20
 
 
@@ -83,7 +101,8 @@ def attempt_remotely(run: Callable[[Task], Result], task: Task) -> Result | Fail
     if not isinstance(outcome, FailedAttempt):
         return outcome
     error = outcome.error
-    # Pickling drops the traceback, so it is sent as text. An error that cannot be pickled, or is unpickled as another type, is replaced.
+    # Pickling drops the traceback, so it is sent as text. An error that cannot be pickled, or is
+    # unpickled as another type, is replaced.
     trace = "".join(traceback.format_exception(error))
     try:
         survives = type(pickle.loads(pickle.dumps(error))) is type(error)
@@ -154,7 +173,8 @@ class RetryingJob:
         return next_tasks
 
     def fail(self, task: Task, failed: FailedAttempt) -> float | None:
-        """Accept a failure; return the pause before the next attempt [seconds], or None if there is none."""
+        """Accept a failure; return the pause before the next attempt [seconds], or None if there is
+        none."""
         error = failed.error
         if isinstance(error, _FATAL_ERRORS) or (isinstance(error, OSError) and error.errno in _FATAL_CODES):
             raise _as_raised(failed)
@@ -201,8 +221,8 @@ class RetryingJob:
             raise error
 
     def _error(self, ending: str) -> Exception:
-        # If all failures have one cause, raise that error itself: its type and traceback help more than a list. Equal messages are one cause, and also equal
-        # types if no task succeeded.
+        # If all failures have one cause, raise that error itself: its type and traceback help more
+        # than a list. Equal messages are one cause, and also equal types if no task succeeded.
         is_one_reason = len(self._errors) == 1 or (not self._has_succeeded and len(self._kinds) == 1)
         if self._first is not None and is_one_reason and not self._policy.lists_always:
             error = _as_raised(self._first)

@@ -1,6 +1,8 @@
-"""Loops whose items several threads of a pool work on, and queues that put the results of such a loop back in order.
+"""Loops whose items several threads of a pool work on, and queues that put the results of such a
+loop back in order.
 
-A task with many bricks offers them to the threads of its pool that have no task. So few tasks keep many threads busy, and no task must be cut into parts.
+A task with many bricks offers them to the threads of its pool that have no task. So few tasks keep
+many threads busy, and no task must be cut into parts.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def num_sharing() -> int:
 
 
 def share(items: Iterable[T], work: Callable[[T], None]) -> None:
-    """Call a function for each item, on this thread and on the threads of its pool that have no task; raises the first error."""
+    """Call a function for each item, on this thread and on the threads of its pool that have no
+    task; raises the first error."""
     if num_sharing() > 1:
         _SharedLoop(_thread.pool, iter(items), work).run()
         return
@@ -77,7 +80,8 @@ class _SharedLoop(Generic[T]):
         with self._pool.changed:
             self._pool.loops.append(self)
             self._pool.changed.notify_all()
-        for _ in range(self._pool.threads - 1):  # for threads that have no task; the others find nothing to do when it is their turn
+        for _ in range(self._pool.threads - 1):
+            # for threads that have no task; the others find nothing to do when it is their turn
             self._pool.executor.submit(self._pool.help)
         self.help()
         while (inner := self._open_inner_loop()) is not None:
@@ -116,7 +120,8 @@ class _SharedLoop(Generic[T]):
             self._pool.loops.remove(self)
 
     def _open_inner_loop(self) -> _SharedLoop[Any] | None:
-        """Wait for a loop inside an item of this loop, or for the end of all items, and return None then."""
+        """Wait for a loop inside an item of this loop, or for the end of all items, and return None
+        then."""
         with self._pool.changed:
             while self._num_threads:
                 inner = next((loop for loop in self._pool.loops if loop._outer is self), None)
@@ -127,7 +132,8 @@ class _SharedLoop(Generic[T]):
 
 
 class OrderedQueue(Generic[V]):
-    """Results that arrive in any order, and are passed on in the expected one, by one thread at a time."""
+    """Results that arrive in any order, and are passed on in the expected one, by one thread at a
+    time."""
 
     def __init__(self, put: Callable[[V], None]) -> None:
         self._put = put
@@ -142,7 +148,8 @@ class OrderedQueue(Generic[V]):
         """Whether all items are taken."""
 
     def expecting(self, items: Iterable[tuple[T, Sequence[Hashable]]]) -> Iterator[T]:
-        """Yield items that come with the keys of their results. Wait while too many results before theirs are missing."""
+        """Yield items that come with the keys of their results. Wait while too many results before
+        theirs are missing."""
         for item, keys in items:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_broken or len(self._starts) < self._most_ahead)

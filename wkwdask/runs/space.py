@@ -1,4 +1,5 @@
-"""Comparison of the bytes and files that jobs will write with those that their disks have left, before they start."""
+"""Comparison of the bytes and files that jobs will write with those that their disks have left,
+before they start."""
 
 from __future__ import annotations
 
@@ -31,20 +32,24 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Space that a job needs: bounds that cost nothing, and a measurement for the case that they exceed what is free."""
+    """Space that a job needs: bounds that cost nothing, and a measurement for the case that they
+    exceed what is free."""
 
     folder: str
     """Folder in which files are written; it may not exist yet."""
     most_nbytes: int
     most_files: int
     measure: Callable[[RunTasks], Size]
-    """Function that measures the size; its argument runs tasks where the job runs, and returns their values (none where it cannot)."""
+    """Function that measures the size; its argument runs tasks where the job runs, and returns
+    their values (none where it cannot)."""
     held: Callable[[], tuple[int, int] | None] = lambda: (0, 0)
-    """Function that counts files and bytes of an interrupted job, which are kept or removed; None if the job has finished."""
+    """Function that counts files and bytes of an interrupted job, which are kept or removed; None
+    if the job has finished."""
 
 
 def check_space(needs: Sequence[Need], run_tasks: RunTasks, *, force: bool) -> list[str]:
-    """Raise SpaceError if jobs together need more bytes than their disk has left; return warnings where they may. With ``force``, only warn."""
+    """Raise SpaceError if jobs together need more bytes than their disk has left; return warnings
+    where they may. With ``force``, only warn."""
     by_disk: dict[int, list[Need]] = {}
     for need in needs:
         by_disk.setdefault(files.stat(existing_folder(need.folder)).st_dev, []).append(need)

@@ -1,4 +1,5 @@
-"""Mags that are built in a job folder and published together: start, resumption and end of a job that writes them, in any format."""
+"""Mags that are built in a job folder and published together: start, resumption and end of a job
+that writes them, in any format."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ _FINISHED_NOTE = "an earlier job with the same settings was interrupted while it
 
 @dataclass(frozen=True, slots=True)
 class StagedMags:
-    """Job that writes mags: targets, final folders, settings, and the change of the metadata. Picklable; nothing is created before :meth:`start`."""
+    """Job that writes mags: targets, final folders, settings, and the change of the metadata.
+    Picklable; nothing is created before :meth:`start`."""
 
     owner: Owner
     parent: str
@@ -63,15 +65,18 @@ class StagedMags:
     settings: dict[str, Any]
     """Settings of the job, kept in its provenance."""
     existing: str
-    """``"error"``, ``"resume"``, ``"overwrite"``, ``"restart"``, or ``"update"`` if the targets are the published mags themselves."""
+    """``"error"``, ``"resume"``, ``"overwrite"``, ``"restart"``, or ``"update"`` if the targets are
+    the published mags themselves."""
     plan: dict[str, Any] | None = None
     """Decisions of the first start that a resumed job keeps."""
     is_pyramid: bool = False
     """Whether each mag after the first is downsampled from the one before."""
     resumes_automatically: bool = True
-    """Whether the same call resumes an interrupted job. If not, only ``existing="resume"`` does, and any other job replaces it."""
+    """Whether the same call resumes an interrupted job. If not, only ``existing="resume"`` does,
+    and any other job replaces it."""
     resumed_by: str | None = None
-    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own call."""
+    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own
+    call."""
     voxel_provenance: dict[str, Any] | None = None
     """Provenance of the voxels, if this job only stores them in another way."""
     ignored_settings: tuple[str, ...] = ()
@@ -79,7 +84,8 @@ class StagedMags:
     task_nbytes: int = 256 << 20
     """Approximate memory of one task."""
     box: BoundingBox | None = None
-    """Box of the data in the single mag, if files are copied whole together with data around that box."""
+    """Box of the data in the single mag, if files are copied whole together with data around that
+    box."""
 
     @property
     def root(self) -> str:
@@ -97,7 +103,8 @@ class StagedMags:
         self._check_metadata()
 
     def _was_publishing(self) -> bool:
-        """Check whether a job died while it published one of the mags. The next job completes that publication when it starts."""
+        """Check whether a job died while it published one of the mags. The next job completes that
+        publication when it starts."""
         ended = (root for root, state in job_states(self.parent) if state in (JobState.UNPUBLISHED, JobState.REFUSED))
         return any(set(targets_of(root)) & set(self.folders) for root in ended)
 
@@ -116,7 +123,8 @@ class StagedMags:
             self.edit.check_writable()
 
     def start(self) -> Report | None:
-        """Lock the mags and create the job folder; return a report if nothing is left to do. It can be repeated in another process."""
+        """Lock the mags and create the job folder; return a report if nothing is left to do. It can
+        be repeated in another process."""
         done = self.done()
         if done is not None:
             return done
@@ -140,7 +148,8 @@ class StagedMags:
         return None
 
     def _prepare(self) -> None:
-        """Check under the locks that the metadata has not changed since the job was planned, and create folders and documents; on an error, end the job."""
+        """Check under the locks that the metadata has not changed since the job was planned, and
+        create folders and documents; on an error, end the job."""
         try:
             if self.edit is not None:
                 self.edit.check_current()
@@ -151,7 +160,8 @@ class StagedMags:
             raise
 
     def done(self) -> Report | None:
-        """Return the report of an equal finished job if ``existing="resume"``; None if there is work to do."""
+        """Return the report of an equal finished job if ``existing="resume"``; None if there is
+        work to do."""
         if self.existing == "resume" and all(is_occupied(folder) for folder in self.folders) and has_no_jobs(self.parent, self.folders):
             return self._finished_before()
         return None
@@ -161,7 +171,8 @@ class StagedMags:
         return all(is_occupied(folder) and read_provenance(folder).get("settings") == self.settings for folder in self.folders)
 
     def accepting_finished(self) -> StagedMags:
-        """Return a job that does nothing if an equal job has finished before; for one that overwrites, if an earlier start of this call has finished it."""
+        """Return a job that does nothing if an equal job has finished before; for one that
+        overwrites, if an earlier start of this call has finished it."""
         is_done = self.is_finished() if self.existing == "error" else self.existing == "overwrite" and self.is_finished_by(current_call().id)
         return replace(self, existing="resume") if is_done else self
 
@@ -185,7 +196,8 @@ class StagedMags:
         return sum(1 for _ in read_journal(self.root))
 
     def held(self) -> tuple[int, int] | None:
-        """Count files and bytes of interrupted jobs on the same mags, which this job keeps or removes; None if it has finished."""
+        """Count files and bytes of interrupted jobs on the same mags, which this job keeps or
+        removes; None if it has finished."""
         if self.existing == "resume" and self.is_finished():
             return None
         with contextlib.suppress(LockedError):  # reported when the locks are taken
@@ -201,7 +213,8 @@ class StagedMags:
         )
 
     def known_shards(self) -> dict[Vec3, Receipt]:
-        """List the shards of the single target that are in the journal and on disk, checking header, table and size of each."""
+        """List the shards of the single target that are in the journal and on disk, checking
+        header, table and size of each."""
         (target,) = self.targets
         receipts = (receipt for _, receipt in receipts_of(read_journal(self.root), self.targets) if receipt.part is None)
         return {receipt.shard: receipt for receipt in receipts if target.has_files_of(receipt)}
@@ -248,7 +261,8 @@ class StagedMags:
             add_resume_note(error, self.root, self.resumed_by, needs_array=not self.resumes_automatically)
 
     def _end(self) -> bool:
-        """End this attempt, without leaving an empty folder; return whether finished work stays for a later start."""
+        """End this attempt, without leaving an empty folder; return whether finished work stays for
+        a later start."""
         is_kept = self._job_folder().suspend()
         if not is_kept:
             files.remove_empty([*(folder for folder in current_call().new_folders if is_below(self.parent, folder)), self.parent])
@@ -266,13 +280,15 @@ def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> 
 
 
 def is_interrupted_call(jobs: Sequence[StagedMags], *, has_later_steps: bool = False) -> bool:
-    """Check whether a call of several jobs was interrupted: some jobs finished with the same settings, but perhaps not all of them, or not the later steps."""
+    """Check whether a call of several jobs was interrupted: some jobs finished with the same
+    settings, but perhaps not all of them, or not the later steps."""
     done = [job.is_finished() for job in jobs]
     return any(done) and (has_later_steps or not all(done) or not all(has_no_jobs(job.parent, job.folders) for job in jobs))
 
 
 def join_interrupted_call(jobs: Sequence[StagedMags]) -> None:
-    """Let the current call continue an interrupted one that has finished some of these jobs or started one, so that no finished job of it is repeated."""
+    """Let the current call continue an interrupted one that has finished some of these jobs or
+    started one, so that no finished job of it is repeated."""
     for parent in dict.fromkeys(job.parent for job in jobs):
         for root, state in job_states(parent):
             call = None if state in (JobState.RUNNING, JobState.REFUSED) else call_of(root)
@@ -289,7 +305,8 @@ def settings_of(command: str, **options: Any) -> dict[str, Any]:
 def check_same_settings(
     what: str, settings: dict[str, Any], before: dict[str, Any], ignored: Sequence[str] = (), remedy: str = 'existing="restart" starts over'
 ) -> None:
-    """Raise ResumeError if settings differ from those of an interrupted or finished job, except for those named in ``ignored``."""
+    """Raise ResumeError if settings differ from those of an interrupted or finished job, except for
+    those named in ``ignored``."""
     names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in ignored]
     if not names:
         return
@@ -301,7 +318,8 @@ def check_same_settings(
 
 def add_resume_note(error: BaseException, root: str, resumed_by: str | None, *, needs_array: bool = False) -> None:
     """Note on an error how much finished work an interrupted job keeps, and what resumes it."""
-    if isinstance(error, ResumeError) or "existing=" in str(error):  # it names the only way that is left
+    if isinstance(error, ResumeError) or "existing=" in str(error):
+        # it names the only way that is left
         return
     count, nbytes = finished_work(root)
     kept = f"finished work is kept ({counted(count, 'task')}, {format_nbytes(nbytes)})"
@@ -346,7 +364,8 @@ class ArrayContent:
 
     @property
     def ignored_settings(self) -> tuple[str, ...]:
-        """Settings that may differ on resume. The fingerprint of a graph differs from process to process."""
+        """Settings that may differ on resume. The fingerprint of a graph differs from process to
+        process."""
         return () if self.in_memory and self.token is None else ("input",)
 
     @property
@@ -365,7 +384,8 @@ _PRESENCE = "presence"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Job before its targets are known: owner, folders, settings, and the decisions of an interrupted start."""
+    """Job before its targets are known: owner, folders, settings, and the decisions of an
+    interrupted start."""
 
     owner: Owner
     parent: str
@@ -375,7 +395,8 @@ class Draft:
     before: dict[str, Any] | None
     """Decisions of the interrupted start; None for a new job."""
     resumed_by: str | None = None
-    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own call."""
+    """Value of ``existing=`` that resumes the job once it is interrupted; None for that of its own
+    call."""
 
     @property
     def root(self) -> str:
@@ -389,7 +410,8 @@ class Draft:
         return None if self.before is None else vec3(self.before[name])
 
     def shapes(self) -> list[Vec3] | None:
-        """Return the shapes chosen by the interrupted start, one per mag or pass; None for a new job."""
+        """Return the shapes chosen by the interrupted start, one per mag or pass; None for a new
+        job."""
         return None if self.before is None else [vec3(shape) for shape in self.before["regions"]]
 
     def mags(self, targets: Sequence[TargetArray], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
@@ -404,7 +426,8 @@ class Draft:
 
 
 def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str, *, settings_are_complete: bool = True) -> Draft:
-    """Draft a job, new or resumed. If something outside of the settings determines voxels, ``existing="overwrite"`` starts over."""
+    """Draft a job, new or resumed. If something outside of the settings determines voxels,
+    ``existing="overwrite"`` starts over."""
     check_existing(existing)
     local_path(parent)  # raises an error for a remote location
     resumed_by = resuming_policy(existing, settings_are_complete=settings_are_complete)
@@ -415,7 +438,8 @@ def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str,
 
 
 def resuming_policy(existing: str, *, settings_are_complete: bool) -> str | None:
-    """Return the value of ``existing=`` that resumes the interrupted job of a call; None if the call itself does."""
+    """Return the value of ``existing=`` that resumes the interrupted job of a call; None if the
+    call itself does."""
     if not replaces(existing):
         return None
     return ("overwrite" if existing == "restart" else None) if settings_are_complete else "resume"
@@ -426,7 +450,8 @@ def _restarting(existing: str) -> str:
 
 
 def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: ArrayContent) -> Draft:
-    """Draft a job that writes an array, new or resumed. The voxels of a resumed job are not compared."""
+    """Draft a job that writes an array, new or resumed. The voxels of a resumed job are not
+    compared."""
     check_existing(existing)
     settings = {**settings, **content.settings}
     resumed_by = resuming_policy(existing, settings_are_complete=content.token is not None)

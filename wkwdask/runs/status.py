@@ -151,7 +151,8 @@ def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
 
 
 def _folders(path: str) -> Iterator[str]:
-    """Iterate over the folders that may hold jobs of a path: its parent, itself, and its subfolders."""
+    """Iterate over the folders that may hold jobs of a path: its parent, itself, and its
+    subfolders."""
     yield dirname(path)
     if files.isdir(path):
         yield path
@@ -208,20 +209,23 @@ def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
 
 
 def wait_for_batch(root: str, batch: Batch, report: Callable[[str], None]) -> bool:
-    """Wait for the last SLURM job of a submitted command; return whether the command succeeded. ``report`` gets what happens meanwhile."""
-    # A finish job may submit another round, and a command may run several jobs one after the other. So after each end, look for a running job of the same
-    # command and wait for its last round.
+    """Wait for the last SLURM job of a submitted command; return whether the command succeeded.
+    ``report`` gets what happens meanwhile."""
+    # A finish job may submit another round, and a command may run several jobs one after the other.
+    # So after each end, look for a running job of the same command and wait for its last round.
     dataset = dirname(dirname(root))
     ended, last = "", batch.rounds[-1].finish
     while last != ended:
         ended, state = last, wait_for_end(last, report)
         same = [job for job in jobs_of(dataset) if job.batch is not None and job.batch.arguments == batch.arguments]
         last = next((job.batch.rounds[-1].finish for job in same if job.batch is not None and job.is_running), ended)
-    return state in ("COMPLETED", "") and not same  # SLURM may have forgotten a job that published its result
+    # SLURM may have forgotten a job that published its result
+    return state in ("COMPLETED", "") and not same
 
 
 def _start_time(job: FoundJob, entries: list[dict[str, Any]]) -> float:
-    """Return the time at which the first task of the current start began, after any waiting in a queue."""
+    """Return the time at which the first task of the current start began, after any waiting in a
+    queue."""
     since = job.batch.rounds[-1].time if job.batch is not None else _owner_time(job.owner)
     return min((_number(entry, "time") - _number(entry, "seconds") for entry in entries if _number(entry, "time") >= since), default=time.time())
 
@@ -269,7 +273,8 @@ def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
 
 
 def _mag_folders(path: str) -> Iterator[str]:
-    """Iterate over a folder and two levels below: a mag, the mags of a layer, or those of a dataset."""
+    """Iterate over a folder and two levels below: a mag, the mags of a layer, or those of a
+    dataset."""
     yield path
     below = _folders_in(path)
     yield from below

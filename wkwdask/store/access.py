@@ -1,4 +1,5 @@
-"""Access to remote servers: names of profiles, regions and endpoints for URL prefixes, from calls and from ``stores.yaml``. Holds no credentials."""
+"""Access to remote servers: names of profiles, regions and endpoints for URL prefixes, from calls
+and from ``stores.yaml``. Holds no credentials."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ FILE_NAME = "stores.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Options of one server or bucket. They are names, so a store that contains them can be pickled."""
+    """Options of one server or bucket. They are names, so a store that contains them can be
+    pickled."""
 
     profile: str | None = None
     """Profile of ``~/.aws`` whose credentials are used."""
@@ -57,7 +59,8 @@ def remember_access(url: str, options: Mapping[str, Any] | None) -> None:
 
 
 def access_of(url: str) -> Access:
-    """Return the options of a URL: of a call, else of ``stores.yaml``; the longest prefix counts."""
+    """Return the options of a URL: of a call, else of ``stores.yaml``; the longest prefix
+    counts."""
     for table in (_given, _read_table()):
         matching = [prefix for prefix in table if url == prefix or url.startswith(f"{prefix}/")]
         if matching:

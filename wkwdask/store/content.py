@@ -43,10 +43,12 @@ class ContentSource(Protocol):
 
     @property
     def is_decoded(self) -> bool:
-        """Whether voxels are decoded or computed to make a file, so that only few are made at the same time."""
+        """Whether voxels are decoded or computed to make a file, so that only few are made at the
+        same time."""
 
     def open(self, key: str) -> Content | None:
-        """Open a file by its path in the folder, None if it does not exist or must not be served."""
+        """Open a file by its path in the folder, None if it does not exist or must not be
+        served."""
 
 
 @dataclass(frozen=True, slots=True)

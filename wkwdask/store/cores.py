@@ -30,7 +30,8 @@ def available_cores() -> int:
 def slurm_cores(variables: Mapping[str, str]) -> int | None:
     """Return the cores that SLURM gives to this task, None outside of SLURM.
 
-    Without ``--cpus-per-task``, the tasks of a step share the cores of their node. A batch script has all of them.
+    Without ``--cpus-per-task``, the tasks of a step share the cores of their node. A batch script
+    has all of them.
 
     Examples
     --------
@@ -60,7 +61,8 @@ def _of_node(counts: str, node: str) -> int | None:
 
 
 def reading_threads() -> int:
-    """Return the number of threads for a large read: one where other workers use the other cores, else one for each core."""
+    """Return the number of threads for a large read: one where other workers use the other cores,
+    else one for each core."""
     if _is_forked or multiprocessing.parent_process() is not None or threading.current_thread() is not threading.main_thread():
         return 1
     dask: Any = sys.modules.get("dask.config")
@@ -69,7 +71,8 @@ def reading_threads() -> int:
 
 @cache
 def _cgroup_cores() -> int:
-    """Return the smallest CPU quota of the process's control group and its parents, rounded up; the number of cores if there is none."""
+    """Return the smallest CPU quota of the process's control group and its parents, rounded up; the
+    number of cores if there is none."""
     quotas: list[float] = [os.cpu_count() or 1]
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, folder = line.split(":", 2)

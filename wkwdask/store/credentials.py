@@ -1,4 +1,5 @@
-"""Credentials for buckets: where they are found, and anonymous access where there are none. They stay in this process."""
+"""Credentials for buckets: where they are found, and anonymous access where there are none. They
+stay in this process."""
 
 from __future__ import annotations
 
@@ -15,22 +16,30 @@ if TYPE_CHECKING:
     from wkwdask.store.access import Access
 
 _AMAZON_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
-_GOOGLE_KEYS = (
-    "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GCE_METADATA_HOST", "K_SERVICE", "CLOUD_RUN_JOB"
-)  # fmt: skip
+_GOOGLE_KEYS = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GCE_METADATA_HOST", "K_SERVICE", "CLOUD_RUN_JOB")
 _AZURE_KEYS = tuple(
     f"AZURE_{name}"
     for name in (
-        "STORAGE_ACCOUNT_KEY", "STORAGE_ACCESS_KEY", "STORAGE_SAS_KEY", "STORAGE_SAS_TOKEN", "STORAGE_TOKEN", "STORAGE_CLIENT_ID", "CLIENT_ID",
-        "FEDERATED_TOKEN_FILE", "MSI_ENDPOINT", "IDENTITY_ENDPOINT", "USE_AZURE_CLI",
+        "STORAGE_ACCOUNT_KEY",
+        "STORAGE_ACCESS_KEY",
+        "STORAGE_SAS_KEY",
+        "STORAGE_SAS_TOKEN",
+        "STORAGE_TOKEN",
+        "STORAGE_CLIENT_ID",
+        "CLIENT_ID",
+        "FEDERATED_TOKEN_FILE",
+        "MSI_ENDPOINT",
+        "IDENTITY_ENDPOINT",
+        "USE_AZURE_CLI",
     )
-)  # fmt: skip
+)
 _VARIABLES = (b"AWS_", b"GOOGLE_", b"AZURE_", b"CLOUDSDK_", b"STORAGE_EMULATOR_HOST")
 _MACHINE = Path("/sys/class/dmi/id")
 
 
 def environment() -> tuple[tuple[bytes, bytes], ...]:
-    """Return the environment variables that name servers and credentials, as part of the keys of caches. Bytes, because each request asks for them."""
+    """Return the environment variables that name servers and credentials, as part of the keys of
+    caches. Bytes, because each request asks for them."""
     return tuple((name, os.environb[name]) for name in os.environb if name.startswith(_VARIABLES))
 
 
@@ -45,7 +54,8 @@ _ANONYMOUS = Credentials({"skip_signature": True}, "anonymous access, because no
 
 
 def amazon_credentials(access: Access) -> Credentials:
-    """Return the options of a bucket of S3: region, endpoint, and keys of a profile where the environment has none."""
+    """Return the options of a bucket of S3: region, endpoint, and keys of a profile where the
+    environment has none."""
     name = access.profile or os.environ.get("AWS_PROFILE")
     profile = _amazon_profile(name or "default")
     region = access.region or _variable("AWS_REGION", "AWS_DEFAULT_REGION") or profile.get("region")
@@ -78,7 +88,8 @@ def _amazon_keys(access: Access, name: str | None, profile: dict[str, str]) -> C
 
 
 def _amazon_profile(name: str) -> dict[str, str]:
-    """Return the settings of a profile in ``~/.aws/config`` and ``~/.aws/credentials``, empty if there is none."""
+    """Return the settings of a profile in ``~/.aws/config`` and ``~/.aws/credentials``, empty if
+    there is none."""
     found: dict[str, str] = {}
     places = (
         ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
@@ -88,14 +99,16 @@ def _amazon_profile(name: str) -> dict[str, str]:
         parser = configparser.RawConfigParser()
         try:
             parser.read(Path(os.environ.get(variable) or path).expanduser(), encoding="utf-8")
-        except (configparser.Error, OSError, UnicodeDecodeError):  # as if it had no such profile; the error of access names who reads
+        except (configparser.Error, OSError, UnicodeDecodeError):
+            # as if it had no such profile; the error of access names who reads
             continue
         found.update(parser[section] if parser.has_section(section) else {})
     return found
 
 
 def google_credentials(access: Access) -> Credentials:
-    """Return the options of a bucket of Google. Without a key, a login or a Google machine, access is anonymous."""
+    """Return the options of a bucket of Google. Without a key, a login or a Google machine, access
+    is anonymous."""
     host = access.endpoint or os.environ.get("STORAGE_EMULATOR_HOST")
     endpoint = {} if not host else {"base_url": host if "://" in host else f"http://{host}"}
     if access.anonymous:

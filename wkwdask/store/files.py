@@ -1,4 +1,5 @@
-"""Functions on files by path: on disk, in memory, in a zip, or remote (the last two only for reading). Functions named after those of ``os`` behave like them.
+"""Functions on files by path: on disk, in memory, in a zip, or remote (the last two only for
+reading). Functions named after those of ``os`` behave like them.
 
 Code elsewhere reaches files through these functions, or through a store, which calls them.
 """
@@ -62,7 +63,8 @@ def _virtual(path: str) -> MemoryFileSystem | ZipFileSystem | RemoteFileSystem:
     return MEMORY_FILES if is_memory(path) else REMOTE_FILES
 
 
-# ------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------------
+# reading
 
 
 def open_file(path: str) -> OpenFile:
@@ -76,7 +78,8 @@ def read_whole(path: str, largest: int) -> bytes:
 
 
 def read_ahead(paths: Sequence[str]) -> None:
-    """Request remote files at the same time that are read, or looked for, a moment later. Local files are skipped."""
+    """Request remote files at the same time that are read, or looked for, a moment later. Local
+    files are skipped."""
     REMOTE_FILES.read_ahead([path for path in dict.fromkeys(paths) if is_remote(path)])
 
 
@@ -100,7 +103,8 @@ def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0
 
 
 def check_content(path: str) -> None:
-    """Raise CorruptError if a file in a zip contradicts the checksum that the zip states; other files have none."""
+    """Raise CorruptError if a file in a zip contradicts the checksum that the zip states; other
+    files have none."""
     if ZIP in path:
         _ZIP_FILES.check_content(path)
 
@@ -117,7 +121,8 @@ def has_magic(path: str) -> bool:
 
 
 def matching(pattern: str) -> list[str]:
-    """List the paths that match a pattern, by the rules of ``glob``: ``**`` matches any number of folders, and wildcards match no leading dot."""
+    """List the paths that match a pattern, by the rules of ``glob``: ``**`` matches any number of
+    folders, and wildcards match no leading dot."""
     if is_on_disk(pattern):
         return glob.glob(pattern, recursive=True)
     start = pattern[: re.search(r"[*?[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
@@ -176,9 +181,11 @@ def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> Stat
 
 
 def read_small(folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
-    """Read small files of a folder into memory, one after another, until it is full; return (offset, size) of each.
+    """Read small files of a folder into memory, one after another, until it is full; return
+    (offset, size) of each.
 
-    Files larger than ``max_nbytes`` are cut. For special sizes see :data:`wkwdask.store.local.ABSENT`. The folder must exist.
+    Files larger than ``max_nbytes`` are cut. For special sizes see
+    :data:`wkwdask.store.local.ABSENT`. The folder must exist.
     """
     return _system(folder).read_small(folder, names, max_nbytes, memory)
 
@@ -255,7 +262,8 @@ def walk(path: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], l
 
 
 def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
-    """List the entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; empty if the folder is absent."""
+    """List the entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; empty if the
+    folder is absent."""
     try:
         with scandir(folder) as entries:
             for entry in entries:
@@ -271,7 +279,8 @@ def realpath(path: str) -> str:
 
 
 def predates_boot(path: str) -> bool:
-    """Return whether a file is on a disk of this machine and was last written before the machine was started; False in doubt."""
+    """Return whether a file is on a disk of this machine and was last written before the machine
+    was started; False in doubt."""
     return is_on_disk(path) and local.predates_boot(path)
 
 
@@ -285,7 +294,8 @@ def is_writable(path: str) -> bool:
 
 
 def free(path: str) -> tuple[int, int | None]:
-    """Return the free bytes and the free inodes of a file system; None in place of unlimited inodes."""
+    """Return the free bytes and the free inodes of a file system; None in place of unlimited
+    inodes."""
     return _system(path).free(path)
 
 
@@ -323,7 +333,8 @@ def count_tree(folder: str) -> tuple[int, int]:
     return files, nbytes
 
 
-# ------------------------------------------------------------------------------------------------ writing
+# ------------------------------------------------------------------------------------------------
+# writing
 
 
 def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output:
@@ -331,7 +342,8 @@ def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output
 
 
 def unnamed_file(folder: str | None = None) -> tuple[Output, OpenFile]:
-    """Create a file without a name in a folder, by default the system's temporary one, open for writing and reading. It is deleted when both are closed."""
+    """Create a file without a name in a folder, by default the system's temporary one, open for
+    writing and reading. It is deleted when both are closed."""
     path = f"{folder or tempfile.gettempdir()}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     output = create(path)
     try:
@@ -381,7 +393,8 @@ def check_folder_link(path: str) -> None:
 
 
 def real_target(path: str) -> str:
-    """Return the real path of a folder to write, existing or new; raises MissingError where a link on the way leads nowhere."""
+    """Return the real path of a folder to write, existing or new; raises MissingError where a link
+    on the way leads nowhere."""
     above = path
     while not exists(above) and above != dirname(above):
         check_folder_link(above)
@@ -434,14 +447,17 @@ def fsync(path: str) -> None:
 
 
 def guarded(path: str) -> contextlib.AbstractContextManager[None]:
-    """Hold an exclusive lock on a file, if the file system supports it. The last holder removes the file."""
+    """Hold an exclusive lock on a file, if the file system supports it. The last holder removes the
+    file."""
     return _system(path).guarded(path)
 
 
 def publish_folder(staged: str, target: str) -> None:
-    """Move a complete folder to its final path, replacing the folder there; the caller flushes the folder above."""
-    # If two names cannot be swapped, the old folder is parked while the new one takes its name. A process may be killed after each rename. The parked
-    # folder has a fixed name, so that a repeated call finds it and continues with the next rename.
+    """Move a complete folder to its final path, replacing the folder there; the caller flushes the
+    folder above."""
+    # If two names cannot be swapped, the old folder is parked while the new one takes its name. A
+    # process may be killed after each rename. The parked folder has a fixed name, so that a
+    # repeated call finds it and continues with the next rename.
     parked = f"{staged}.old"
     if lexists(target) and not lexists(parked):
         if exchange(staged, target):
@@ -462,7 +478,8 @@ def remove_file(path: str) -> None:
 
 
 def remove_temporaries(folder: str, name: str) -> None:
-    """Remove temporary files of killed writers. The caller makes sure that nobody writes the file now."""
+    """Remove temporary files of killed writers. The caller makes sure that nobody writes the file
+    now."""
     with scandir(folder) as entries:
         leftovers = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
     for path in leftovers:
@@ -471,7 +488,8 @@ def remove_temporaries(folder: str, name: str) -> None:
 
 
 def remove_tree(folder: str) -> None:
-    """Remove a folder tree; an absent one is not an error. Retried, since another process may still write into the tree or remove it too."""
+    """Remove a folder tree; an absent one is not an error. Retried, since another process may still
+    write into the tree or remove it too."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             _system(folder).remove_tree(folder)
@@ -483,7 +501,8 @@ def remove_tree(folder: str) -> None:
 
 
 def delete_tree(folder: str) -> tuple[int, int]:
-    """Delete a folder tree, without following symbolic links; return the number of files and bytes. An absent folder is not an error."""
+    """Delete a folder tree, without following symbolic links; return the number of files and bytes.
+    An absent folder is not an error."""
     files, nbytes = 0, 0
     with contextlib.suppress(FileNotFoundError):
         with scandir(folder) as scanned:

@@ -1,4 +1,5 @@
-"""Files behind the protocols that only fsspec reads, such as ftp, sftp and github. The functions are those of ``object_store``."""
+"""Files behind the protocols that only fsspec reads, such as ftp, sftp and github. The functions
+are those of ``object_store``."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ _FINAL = (FileNotFoundError, PermissionError, NotImplementedError, ModuleNotFoun
 
 
 def file_system(url: str, access: Access) -> Any:
-    """Return the file system, which fsspec caches for each process and thread; options come from fsspec's own configuration."""
+    """Return the file system, which fsspec caches for each process and thread; options come from
+    fsspec's own configuration."""
     del access
     fsspec: Any = import_module("fsspec")  # slow to import, and not needed for local files
     try:
         return fsspec.filesystem(url.partition("://")[0])
-    except (ImportError, OSError, TypeError, ValueError) as error:  # some drivers need more options than a URL holds
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        # some drivers need more options than a URL holds
         raise UnsupportedError(f"{url}: cannot be read: {error}") from None
 
 

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from wkwdask.model.store import StoredFile
 
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
-_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # O_PATH needs search permission only, not read permission
-_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # fails on a symbolic link, does not wait for the writer of a pipe
+# O_PATH needs search permission only, not read permission
+_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+# fails on a symbolic link, does not wait for the writer of a pipe
+_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 ABSENT, OPEN_SEPARATELY = -1, 0
-"""Special sizes in a batch read: the file is absent, or must be opened by itself (empty, no regular file, a link, or not readable)."""
+"""Special sizes in a batch read: the file is absent, or must be opened by itself (empty, no regular
+file, a link, or not readable)."""
 _AT_FDCWD = -100  # fcntl.h: relative paths start at the current folder
 _RENAME_EXCHANGE = 2  # renameat2(2)
 _WRITE_BACK_NBYTES = 1 << 20
@@ -149,7 +152,8 @@ class LocalOutput:
         self._fd = fd
 
     def append(self, data: bytes | memoryview) -> int:
-        """Write bytes at the end of a file opened for appending; return the number of bytes written."""
+        """Write bytes at the end of a file opened for appending; return the number of bytes
+        written."""
         return os.write(self._fd, data)
 
     def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None:
@@ -177,7 +181,8 @@ class LocalOutput:
             done += count
 
     def _copy_range(self, source: LocalFile, nbytes: int, offset: int) -> int:
-        """Copy bytes inside the kernel; return 0 if the file systems do not support it, or the source has ended."""
+        """Copy bytes inside the kernel; return 0 if the file systems do not support it, or the
+        source has ended."""
         if not hasattr(os, "copy_file_range"):
             return 0
         try:
@@ -205,14 +210,16 @@ class LocalOutput:
         return os.fstat(self._fd)
 
     def close(self) -> None:
-        # Forget the descriptor before closing it. In the other order, after a Ctrl-C in between, a second close could close another file of the same number.
+        # Forget the descriptor before closing it. In the other order, after a Ctrl-C in between, a
+        # second close could close another file of the same number.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def can_share_blocks(folder: str) -> bool:
-    """Check whether copies of files share their blocks, as on Btrfs and some XFS, by copying a file without a name."""
+    """Check whether copies of files share their blocks, as on Btrfs and some XFS, by copying a file
+    without a name."""
     try:
         with tempfile.TemporaryFile(dir=folder) as source, tempfile.TemporaryFile(dir=folder) as copy:
             source.write(bytes(_COPIED_ON_TRIAL))
@@ -225,14 +232,16 @@ def can_share_blocks(folder: str) -> bool:
 
 class LocalFileSystem:
     def open(self, path: str) -> LocalFile:
-        file = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # O_NONBLOCK: opening a pipe does not wait for its writer
+        # O_NONBLOCK: opening a pipe does not wait for its writer
+        file = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         if not stat.S_ISREG(file.status.st_mode):
             file.close()
             raise CorruptError(f"{path}: not a regular file")
         return file
 
     def read_whole(self, path: str, largest: int) -> bytes:
-        """Read a whole file with as few calls as possible; other errors than those of ``os.open`` are those of :class:`LocalFile`."""
+        """Read a whole file with as few calls as possible; other errors than those of ``os.open``
+        are those of :class:`LocalFile`."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             status = os.fstat(fd)
@@ -265,7 +274,8 @@ class LocalFileSystem:
                 return places
         finally:
             os.close(parent)
-        # The folder was replaced during the read, and the old one may be half deleted: files that are absent in it may exist in the new one.
+        # The folder was replaced during the read, and the old one may be half deleted: files that
+        # are absent in it may exist in the new one.
         return [(offset, OPEN_SEPARATELY if size == ABSENT else size) for offset, size in places]
 
     def remove_tree(self, path: str) -> None:
@@ -305,11 +315,13 @@ class LocalFileSystem:
     @contextlib.contextmanager
     def guarded(self, path: str) -> Iterator[None]:
         while True:
-            # NFS implements flock as a write lock on the server, which needs a file open for writing.
+            # NFS implements flock as a write lock on the server, which needs a file open for
+            # writing.
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_EX)
-            # The previous holder unlinks the file before it unlocks. A lock on an unlinked file excludes nobody: check that the path still names this file.
+            # The previous holder unlinks the file before it unlocks. A lock on an unlinked file
+            # excludes nobody: check that the path still names this file.
             try:
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     break
@@ -352,7 +364,8 @@ _BOOT_MARGIN_SECONDS = 1.0
 
 
 def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
-    """Return the type of the file system that holds a path, such as ext4 or nfs; empty if unknown."""
+    """Return the type of the file system that holds a path, such as ext4 or nfs; empty if
+    unknown."""
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             lines = [line.split() for line in file]
@@ -363,15 +376,18 @@ def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
     for _, escaped, kind, *_ in lines:
         folder = escaped.replace("\\040", " ")
         is_inside = folder == "/" or real == folder or real.startswith(f"{folder}/")
-        if is_inside and len(folder) >= len(mount):  # the longest mount point wins; of two mounts on one folder, the later one is visible
+        if is_inside and len(folder) >= len(mount):
+            # the longest mount point wins; of two mounts on one folder, the later one is visible
             mount, mount_kind = folder, kind
     return mount_kind
 
 
 def predates_boot(path: str) -> bool:
-    """Return whether a file is on a disk of this machine and was last written before the machine was started, so that its writer has ended."""
+    """Return whether a file is on a disk of this machine and was last written before the machine
+    was started, so that its writer has ended."""
     try:
         started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return os.lstat(path).st_mtime < started - _BOOT_MARGIN_SECONDS and file_system(path) in _DISK_FILE_SYSTEMS
-    except (AttributeError, OSError):  # no such clock on this system, or the file was removed just now
+    except (AttributeError, OSError):
+        # no such clock on this system, or the file was removed just now
         return False

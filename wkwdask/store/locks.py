@@ -1,7 +1,9 @@
-"""Locks on mags, or on some of their shards: small files beside a mag, each with the job that writes it.
+"""Locks on mags, or on some of their shards: small files beside a mag, each with the job that
+writes it.
 
-A lock describes its owner well enough to check later, on the same machine or through SLURM, whether the owner has ended. This module also edits JSON files,
-each atomically and in one process at a time.
+A lock describes its owner well enough to check later, on the same machine or through SLURM, whether
+the owner has ended. This module also edits JSON files, each atomically and in one process at a
+time.
 """
 
 from __future__ import annotations
@@ -50,17 +52,20 @@ class Owner:
     """Boot id of the machine."""
     pid: int
     process_start: str
-    """Start time of the process, which distinguishes it from a later process with the same number."""
+    """Start time of the process, which distinguishes it from a later process with the same
+    number."""
     user: str
     since: str
     namespace: str = ""
     """PID namespace, which distinguishes the process numbers of containers."""
     batch: str = ""
-    """SLURM job that the process runs in. If the process number is 0, the job itself is the owner, with all processes that it starts."""
+    """SLURM job that the process runs in. If the process number is 0, the job itself is the owner,
+    with all processes that it starts."""
 
     @classmethod
     def this_process(cls, command: str, job: str | None = None) -> Owner:
-        """Return this process as the owner of a new job, or of the interrupted job named ``job``."""
+        """Return this process as the owner of a new job, or of the interrupted job named
+        ``job``."""
         pid, since = os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S")
         try:
             user = getpass.getuser()
@@ -85,7 +90,8 @@ class Owner:
             raise ValueError("expected the process or job that owns a lock")
         origin = texts.pop("folder", "")
         owner = cls(pid=value["pid"], **texts)
-        # The copy of a dataset contains locks and folders of jobs that may still run on the original. No job works in the copy, so their owners count as dead.
+        # The copy of a dataset contains locks and folders of jobs that may still run on the
+        # original. No job works in the copy, so their owners count as dead.
         return owner._ended() if origin and owner._is_copied(origin, folder) else owner
 
     @classmethod
@@ -97,8 +103,10 @@ class Owner:
         return cls(job, "an unreadable lock, older than the last start of this machine,", "", "", 0, "", "somebody", since)._ended()
 
     def _is_copied(self, origin: str, folder: str) -> bool:
-        """Check whether this record was copied from another folder that still exists; the owner then works in that folder."""
-        # A path of another machine may name another folder here, so only owners of this machine are compared, and SLURM jobs, which belong to no machine.
+        """Check whether this record was copied from another folder that still exists; the owner
+        then works in that folder."""
+        # A path of another machine may name another folder here, so only owners of this machine are
+        # compared, and SLURM jobs, which belong to no machine.
         try:
             return (self.pid == 0 or self._can_be_seen()) and not files.samefile(origin, folder)
         except (OSError, ValueError):
@@ -108,17 +116,21 @@ class Owner:
         return replace(self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch="")
 
     def is_gone(self) -> bool:
-        """Check whether the owner is known to have ended. Only SLURM knows about processes on other machines or in other containers."""
-        # In doubt, the owner counts as alive: taking the lock of a living job corrupts the mag, while a lock kept too long only has to be removed by hand.
-        # A process whose start time is unknown (_ALIVE) may be a later one with the same number; it counts as alive too.
+        """Check whether the owner is known to have ended. Only SLURM knows about processes on other
+        machines or in other containers."""
+        # In doubt, the owner counts as alive: taking the lock of a living job corrupts the mag,
+        # while a lock kept too long only has to be removed by hand. A process whose start time is
+        # unknown (_ALIVE) may be a later one with the same number; it counts as alive too.
         if self._can_be_seen():
             return self.boot != _boot() or _process_start(self.pid) not in (self.process_start, _ALIVE)
         return self._batch_is_gone()
 
     def _can_be_seen(self) -> bool:
-        """Check whether this process can observe the owner: both run, or ran, on one machine and in one PID namespace."""
-        # Containers have their own host names, but share the boot id of their machine. Process numbers are valid in one PID namespace only, but after a reboot
-        # the processes of all namespaces have ended.
+        """Check whether this process can observe the owner: both run, or ran, on one machine and in
+        one PID namespace."""
+        # Containers have their own host names, but share the boot id of their machine. Process
+        # numbers are valid in one PID namespace only, but after a reboot the processes of all
+        # namespaces have ended.
         if self.pid == 0 or (self.host != socket.gethostname() and not (self.boot and self.boot == _boot())):
             return False
         return self.boot != _boot() or self.namespace == _namespace()
@@ -127,9 +139,11 @@ class Owner:
         batch, own_job = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
         if batch is None:
             return False
-        is_same_cluster = own_job is not None and batch.cluster in ("", own_job.cluster)  # empty if SLURM did not report the name
+        # empty if SLURM did not report the name
+        is_same_cluster = own_job is not None and batch.cluster in ("", own_job.cluster)
         if own_job is not None and is_same_cluster and batch.number == own_job.number:
-            # This process belongs to the SLURM job that owns the lock. It takes over from the job itself, or from the start of the job before a requeue.
+            # This process belongs to the SLURM job that owns the lock. It takes over from the job
+            # itself, or from the start of the job before a requeue.
             return self.pid == 0 or batch.restarts != own_job.restarts
         return batch.is_over()
 
@@ -162,9 +176,11 @@ def _namespace_of(pid: int) -> str:
 
 
 def _process_start(pid: int) -> str:
-    """Return a string that is constant while a process lives: empty if there is no such process, "alive" if its start time is unknown."""
+    """Return a string that is constant while a process lives: empty if there is no such process,
+    "alive" if its start time is unknown."""
     try:
-        # proc_pid_stat(5): the name in parentheses may contain anything, the state follows it as field 3, and the start time is field 22.
+        # proc_pid_stat(5): the name in parentheses may contain anything, the state follows it as
+        # field 3, and the start time is field 22.
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
@@ -182,7 +198,8 @@ def _process_start(pid: int) -> str:
 _LOCK_SUFFIX = ".wkwdask-lock"
 _REGION_SUFFIX = ".wkwdask-region-lock"
 _BROKEN_SUFFIX = ".wkwdask-broken-lock"
-_STALE_SECONDS = 3600  # a temporary file that is older, and names no owner, was left by a dead process
+# a temporary file that is older, and names no owner, was left by a dead process
+_STALE_SECONDS = 3600
 GUARD_NAME = ".wkwdask-guard"
 
 
@@ -262,14 +279,17 @@ def lock_holder(target: str) -> Owner | None:
 
 
 def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list[Owner]:
-    """Lock a folder, or some of its shards, inside :func:`guarded`; return the dead owners of conflicting locks."""
-    # Each job that writes shards of a mag holds its own region lock, and a job that replaces the mag holds the one mag lock:
+    """Lock a folder, or some of its shards, inside :func:`guarded`; return the dead owners of
+    conflicting locks."""
+    # Each job that writes shards of a mag holds its own region lock, and a job that replaces the
+    # mag holds the one mag lock:
     #
     #   .1.wkwdask-lock                    whole mag: conflicts with every other lock of the mag
     #   .1.<job>.wkwdask-region-lock       shards [low, high): conflicts if the boxes overlap
     path = lock_path(target, None if region is None else owner.job)
     files.makedirs(dirname(target))
-    files.remove_temporaries(dirname(target), f".{basename(target)}")  # safe: every process that creates a lock of this mag holds the guard
+    # safe: every process that creates a lock of this mag holds the guard
+    files.remove_temporaries(dirname(target), f".{basename(target)}")
     others = [lock for lock in locks_of(target) if lock.conflicts_with(region)]
     if any(lock.owner == owner for lock in others):
         return []
@@ -280,15 +300,19 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
             raise LockedError(f"{target}: another job writes {what}: {lock.owner}{hint}; if you know that this job is dead, remove {lock.path}")
     data = _format_lock(owner, path, region)
     if any(lock.path == path for lock in others):
-        publish_bytes(path, data)  # takeover: the rename replaces the lock of the dead owner, so the mag is never unlocked in between
-    elif not create_whole(path, data):  # without flock, the guard excludes nobody, and exclusive creation decides
+        # takeover: the rename replaces the lock of the dead owner, so the mag is never unlocked in
+        # between
+        publish_bytes(path, data)
+    elif not create_whole(path, data):
+        # without flock, the guard excludes nobody, and exclusive creation decides
         raise LockedError(f"{target}: another job took the lock {path} just now")
     return [lock.owner for lock in others]
 
 
 @contextlib.contextmanager
 def locked_file(path: str, command: str, *, timeout_seconds: float = 60) -> Iterator[None]:
-    """Serialise changes of a file, on any file system, with a lock beside it that only one process can create."""
+    """Serialise changes of a file, on any file system, with a lock beside it that only one process
+    can create."""
     lock, owner = lock_path(path), Owner.this_process(command)
     data, until = _format_lock(owner, lock), time.monotonic() + timeout_seconds
     try:
@@ -302,13 +326,15 @@ def locked_file(path: str, command: str, *, timeout_seconds: float = 60) -> Iter
         _remove_dead_temporaries(lock)
         yield
     finally:
-        # Check the holder: this process may have been interrupted before it created the lock, or others took it for dead and now hold the lock.
+        # Check the holder: this process may have been interrupted before it created the lock, or
+        # others took it for dead and now hold the lock.
         if _holder(lock) == owner:
             _remove([lock])
 
 
 def _remove_dead_temporaries(lock: str) -> None:
-    """Remove the temporary files of processes that died while they created or broke a lock. Others may belong to live processes."""
+    """Remove the temporary files of processes that died while they created or broke a lock. Others
+    may belong to live processes."""
     folder, name = split(lock)
     with files.scandir(folder) as entries:
         related = [entry for entry in entries if entry.name.startswith((f".{name}.", f"{name}."))]
@@ -322,9 +348,10 @@ def _remove_dead_temporaries(lock: str) -> None:
 
 def _break_dead(lock: str) -> bool:
     """Remove a lock whose owner is known to be dead; return whether it was removed."""
-    # If two processes found the same dead owner and both unlinked its lock, the second would remove the new lock of the first. So each tries to create a
-    # claim, a file named after the dead owner. Only the process that succeeds may unlink, after reading the lock again. A claim whose creator has died is
-    # broken in the same way.
+    # If two processes found the same dead owner and both unlinked its lock, the second would remove
+    # the new lock of the first. So each tries to create a claim, a file named after the dead owner.
+    # Only the process that succeeds may unlink, after reading the lock again. A claim whose creator
+    # has died is broken in the same way.
     holder = _holder(lock)
     if holder is None or not holder.is_gone():
         return False
@@ -363,7 +390,8 @@ def release_lock(target: str, owner: Owner) -> None:
 
 
 def hand_over_locks(target: str, owner: Owner) -> None:
-    """Rewrite a job's locks on a folder to name another owner of the same job, inside :func:`guarded`."""
+    """Rewrite a job's locks on a folder to name another owner of the same job, inside
+    :func:`guarded`."""
     for lock in locks_of(target):
         if lock.owner.job == owner.job:
             publish_bytes(lock.path, _format_lock(owner, lock.path, lock.region))
@@ -412,7 +440,8 @@ def _format_lock(owner: Owner, path: str, region: ShardBox | None = None) -> byt
 
 @contextlib.contextmanager
 def guarded(folder: str) -> Iterator[None]:
-    """Serialise the inspection and creation of locks in a folder, if the file system supports it."""
+    """Serialise the inspection and creation of locks in a folder, if the file system supports
+    it."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(files.guarded(f"{folder}/{GUARD_NAME}"))
@@ -422,7 +451,8 @@ def guarded(folder: str) -> Iterator[None]:
 
 
 def read_object(path: str) -> dict[str, Any] | None:
-    """Read the object in a JSON file; None if the file is absent, unreadable or holds something else."""
+    """Read the object in a JSON file; None if the file is absent, unreadable or holds something
+    else."""
     try:
         return parse_object(files.read_bytes(path), path)
     except (OSError, FormatError):
@@ -432,8 +462,9 @@ def read_object(path: str) -> dict[str, Any] | None:
 def edited_file(path: str) -> str:
     """Return the file that an edit of a document replaces, and by which it is locked.
 
-    A link that stays in the folder of the document, as versioned metadata have it, is kept, and its target is replaced. A link to a document elsewhere is
-    replaced itself: that one describes other files.
+    A link that stays in the folder of the document, as versioned metadata have it, is kept, and its
+    target is replaced. A link to a document elsewhere is replaced itself: that one describes other
+    files.
     """
     real = files.realpath(path)
     folder = files.realpath(dirname(path))
@@ -441,10 +472,14 @@ def edited_file(path: str) -> str:
 
 
 def update_json(
-    path: str, read: Callable[[], dict[str, Any] | None], change: Callable[[dict[str, Any]], dict[str, Any]], format_document: Callable[[dict[str, Any]], str],
+    path: str,
+    read: Callable[[], dict[str, Any] | None],
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    format_document: Callable[[dict[str, Any]], str],
     new: dict[str, Any] | None = None,
-) -> None:  # fmt: skip
-    """Edit a JSON file atomically; no process that honours the lock overwrites the edit of another one."""
+) -> None:
+    """Edit a JSON file atomically; no process that honours the lock overwrites the edit of another
+    one."""
     real = edited_file(path)
     with locked_file(real, f"change of {real}"):
         files.remove_temporaries(*split(real))  # their writers held this lock, so they have ended

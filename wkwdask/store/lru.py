@@ -45,15 +45,18 @@ class LruCache(Generic[_Value]):
                 self._forget(next(iter(self._values)))
 
     def get_or_make(self, keys: Sequence[Hashable], make: Callable[[list[Any]], Iterable[_Value]]) -> list[_Value]:
-        """Return the values of keys; ``make`` makes those that are not cached. Threads that need the same value at the same time make it once."""
+        """Return the values of keys; ``make`` makes those that are not cached. Threads that need
+        the same value at the same time make it once."""
         found = {key: value for key in keys if (value := self.get(key)) is not None}
         missing = [key for key in keys if key not in found]
         with self._lock:
             locks = {self._making.setdefault(key, threading.Lock()) for key in missing}
         with ExitStack() as held:
-            for lock in sorted(locks, key=id):  # in one order for all threads, so that none waits for a thread that waits for it
+            for lock in sorted(locks, key=id):
+                # in one order for all threads, so that none waits for a thread that waits for it
                 held.enter_context(lock)
-            found |= {key: value for key in missing if (value := self.get(key)) is not None}  # made by another thread in the meantime
+            # made by another thread in the meantime
+            found |= {key: value for key in missing if (value := self.get(key)) is not None}
             missing = [key for key in missing if key not in found]
             for key, value in zip(missing, make(missing) if missing else (), strict=True):
                 found[key] = value

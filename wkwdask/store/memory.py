@@ -1,6 +1,8 @@
-"""Files in the memory of this process: one tree for all threads, with paths that begin with ``memory://``.
+"""Files in the memory of this process: one tree for all threads, with paths that begin with
+``memory://``.
 
-It behaves like a local file system: the same errors, inodes, times, symbolic and hard links. Renames and exchanges of folders are atomic.
+It behaves like a local file system: the same errors, inodes, times, symbolic and hard links.
+Renames and exchanges of folders are atomic.
 """
 
 from __future__ import annotations
@@ -149,7 +151,8 @@ class MemoryEntry:
 
 
 class MemoryFileSystem:
-    """Tree of memory files, with the functions of ``os`` and :class:`wkwdask.store.local.LocalFileSystem`."""
+    """Tree of memory files, with the functions of ``os`` and
+    :class:`wkwdask.store.local.LocalFileSystem`."""
 
     def __init__(self) -> None:
         self._root = _Node(stat.S_IFDIR | 0o755)

@@ -1,4 +1,5 @@
-"""Atomic publication of files: single files, and batches of small files that are flushed together."""
+"""Atomic publication of files: single files, and batches of small files that are flushed
+together."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class NewFile:
         folder, name = split(path)
         self._folder = folder or "."
         if temporary_folder is None or files.stat(temporary_folder).st_dev != files.stat(self._folder).st_dev:
-            temporary_folder = self._folder  # a rename stays within one file system, and a mag may be a link to another disk
+            # a rename stays within one file system, and a mag may be a link to another disk
+            temporary_folder = self._folder
         self._temporary = f"{temporary_folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
         self._output = files.create(self._temporary)
 
@@ -77,11 +79,13 @@ class NewFile:
         self._output.set_nbytes(nbytes)
 
     def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
-        """Rename the file to its final name. With ``keep_equal``, a published file of the same bytes stays."""
+        """Rename the file to its final name. With ``keep_equal``, a published file of the same
+        bytes stays."""
         if keep_equal and is_equal(self._temporary, self.path):
             self.discard()
             return
-        # Flush the data, then rename, then flush the folder. If the rename came first, a power failure could leave a file with its final name and no content.
+        # Flush the data, then rename, then flush the folder. If the rename came first, a power
+        # failure could leave a file with its final name and no content.
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._output.set_permissions(files.stat(self.path))
@@ -114,7 +118,8 @@ class NewFile:
 def is_equal(first: str, second: str) -> bool:
     """Check whether two files hold the same bytes; false if one is absent."""
     try:
-        with files.open_file(second) as b, files.open_file(first) as a:  # the published file first: mostly there is none, and then nothing else is opened
+        with files.open_file(second) as b, files.open_file(first) as a:
+            # the published file first: mostly there is none, and then nothing else is opened
             offsets = range(0, a.nbytes, _COMPARED_NBYTES)
             return a.nbytes == b.nbytes and all(a.read_some(_COMPARED_NBYTES, at) == b.read_some(_COMPARED_NBYTES, at) for at in offsets)
     except FileNotFoundError:
@@ -151,10 +156,12 @@ def move(path: str, new: str) -> None:
 
 
 def create_whole(path: str, data: bytes) -> bool:
-    """Create a complete file unless it exists. Exactly one process succeeds, even without file locks."""
+    """Create a complete file unless it exists. Exactly one process succeeds, even without file
+    locks."""
     folder, name = split(path)
-    # A hard link is atomic and fails if the name is taken, so readers never see half a file, and exactly one process creates it. If this process is killed
-    # in between, remove_temporaries later deletes the temporary file.
+    # A hard link is atomic and fails if the name is taken, so readers never see half a file, and
+    # exactly one process creates it. If this process is killed in between, remove_temporaries later
+    # deletes the temporary file.
     temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
     try:
         with contextlib.closing(files.create(temporary)) as output:
@@ -169,11 +176,14 @@ def create_whole(path: str, data: bytes) -> bool:
 def _link(temporary: str, path: str, data: bytes) -> bool:
     try:
         files.link(temporary, path)
-    except FileExistsError:  # another process was faster, or the NFS server lost a reply and refused the repeated request: then the file is this one
+    except FileExistsError:
+        # another process was faster, or the NFS server lost a reply and refused the repeated
+        # request: then the file is this one
         with contextlib.suppress(FileNotFoundError):
             return files.samefile(temporary, path)
         return False
-    except FileNotFoundError:  # another process took the temporary file for that of a dead process and removed it
+    except FileNotFoundError:
+        # another process took the temporary file for that of a dead process and removed it
         return False
     except OSError:  # a file system without hard links
         return _create_in_place(path, data)
@@ -223,11 +233,13 @@ class NewFiles:
 
     def publish(self) -> None:
         """Flush and rename the files written so far."""
-        # All flushes come before all renames: each flush commits the journal of the file system, which takes longer with renames in it.
+        # All flushes come before all renames: each flush commits the journal of the file system,
+        # which takes longer with renames in it.
         start = time.perf_counter()
         for n, file in enumerate(self._pending):
             file.sync()
-            if time.perf_counter() - start > _PATIENCE_S:  # a disk that flushes slowly: several flushes at once share a commit
+            if time.perf_counter() - start > _PATIENCE_S:
+                # a disk that flushes slowly: several flushes at once share a commit
                 with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
                     for _ in pool.map(NewFile.sync, self._pending[n + 1 :]):
                         pass

@@ -1,6 +1,7 @@
 """Files on web servers and in buckets of S3, Google and Azure, read by the package obstore.
 
-Connections and threads of obstore belong to one process. They do not survive a fork: a request in the child would wait forever, so it is an error.
+Connections and threads of obstore belong to one process. They do not survive a fork: a request in
+the child would wait forever, so it is an error.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
     from wkwdask.store.access import Access
 
-PROTOCOLS = {
-    "http": "HTTP", "https": "HTTP", "s3": "S3", "s3a": "S3", "gs": "GCS", "gcs": "GCS", "az": "Azure", "abfs": "Azure", "abfss": "Azure"
-}  # fmt: skip
+PROTOCOLS = {"http": "HTTP", "https": "HTTP", "s3": "S3", "s3a": "S3", "gs": "GCS", "gcs": "GCS", "az": "Azure", "abfs": "Azure", "abfss": "Azure"}
 """Kind of store of each protocol."""
 IS_CONCURRENT = True
 _NO_ANSWER_SECONDS = 8
 _REGION_SECONDS = 2
-_SLOWEST_NBYTES = 4 << 10  # of a body per second [bytes], on average: slower servers would hold a thread for hours, one byte at a time
+# of a body per second [bytes], on average: slower servers would hold a thread for hours, one byte
+# at a time
+_SLOWEST_NBYTES = 4 << 10
 _PAUSES_SECONDS = (0.2, 1.0)  # before each of the first retries [s]
 _MAX_RETRIES = 4
 _CLIENT = {"allow_http": True, "connect_timeout": "3s", "timeout": "10m", "pool_max_idle_per_host": "64"}
@@ -46,7 +47,8 @@ _PROVIDERS = {
     "GCSStore": ("https://googleapis.com", "googleapis.com"),
     "AzureStore": ("https://windows.net", "windows.net,fabric.microsoft.com"),
 }
-"""An address and the hosts of the provider of each kind of bucket; all hosts below them count too."""
+"""An address and the hosts of the provider of each kind of bucket; all hosts below them count
+too."""
 _EMULATORS = ("GOOGLE_BASE_URL", "AZURE_STORAGE_USE_EMULATOR", "AZURE_USE_EMULATOR")
 """Variables by which obstore itself finds another server."""
 _AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.]+)\.(dfs|blob)\.core\.windows\.net")
@@ -110,7 +112,8 @@ class Request(NamedTuple):
 def read(request: Request, access: Access) -> Answer:
     """Read a file or a byte range.
 
-    obstore repeats a request that was not answered, or with the status 408, 429 or 5xx. A body that ends too early is requested again here.
+    obstore repeats a request that was not answered, or with the status 408, 429 or 5xx. A body that
+    ends too early is requested again here.
     """
     return _redirected(request.url, lambda: _read(request, access))
 
@@ -121,7 +124,8 @@ def _read(request: Request, access: Access) -> Answer:
         return Answer(b"")
     connection, key = connect(url, access)
     options: dict[str, Any] = {} if etag is None else {"if_match": etag}
-    if start is not None and stop is None and PROTOCOLS[url.partition("://")[0]] == "Azure":  # which has no ranges from the end
+    if start is not None and stop is None and PROTOCOLS[url.partition("://")[0]] == "Azure":
+        # which has no ranges from the end
         stop = size(url, access)
         start = max(0, stop + start)
     if start is not None:
@@ -146,7 +150,8 @@ def _get(connection: Connection, key: str, options: dict[str, Any], request: Req
     global _is_in_use
     _is_in_use = True
     result = _obstore().get(connection.store, key, options=options)
-    if request.largest is not None and result.meta["size"] > request.largest:  # before it is downloaded
+    if request.largest is not None and result.meta["size"] > request.largest:
+        # before it is downloaded
         raise CorruptError(f"{request.url}: has {result.meta['size']} bytes, expected at most {request.largest}")
     data, attributes = _body(result, request), result.attributes
     if attributes.get("Content-Type", "").startswith("text/html") and data.lstrip()[:1] == b"<":
@@ -158,7 +163,8 @@ def _get(connection: Connection, key: str, options: dict[str, Any], request: Req
 
 
 def _body(result: Any, request: Request) -> bytes:
-    """Read a body, and stop where it is longer than what was asked for, or far too slow: a server may send anything."""
+    """Read a body, and stop where it is longer than what was asked for, or far too slow: a server
+    may send anything."""
     url, start, stop, *_ = request
     expected: int = result.meta["size"] if start is None else -start if stop is None else stop - start
     pieces, nbytes, began = [], 0, time.monotonic()
@@ -184,13 +190,15 @@ def size(url: str, access: Access) -> int:
     try:
         return int(_call("head", url, access)["size"])
     except OSError as error:
-        if "400 Bad Request" in str(error):  # an answer to HEAD cannot state the cause, such as an expired token
+        if "400 Bad Request" in str(error):
+            # an answer to HEAD cannot state the cause, such as an expired token
             read(Request(url, 0, 1), access)
         raise
 
 
 def names(url: str, access: Access) -> list[tuple[str, int | None]]:
-    """List the names in a folder with the sizes of files, None for folders; raises UnsupportedError for web servers, which have no listing."""
+    """List the names in a folder with the sizes of files, None for folders; raises UnsupportedError
+    for web servers, which have no listing."""
     if PROTOCOLS[url.partition("://")[0]] == "HTTP":
         raise UnsupportedError(f"{url}: a web server cannot be listed")
     listed = _call("list_with_delimiter", url, access)
@@ -199,7 +207,8 @@ def names(url: str, access: Access) -> list[tuple[str, int | None]]:
 
 
 def walk(url: str, access: Access) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of all files below a URL; raises UnsupportedError for web servers, which have no listing."""
+    """Yield names and sizes of all files below a URL; raises UnsupportedError for web servers,
+    which have no listing."""
     if PROTOCOLS[url.partition("://")[0]] == "HTTP":
         raise UnsupportedError(f"{url}: a web server cannot be listed")
     connection, key = connect(url, access)
@@ -260,7 +269,8 @@ def _connect_to(url: str, access: Access, *, is_exact: bool = False) -> tuple[Co
     protocol, _, rest = url.partition("://")
     server, _, key = rest.partition("/")
     key = key.lstrip("/")
-    if is_exact and quoted(unquote(key)) != key:  # with a query, or written in another way than obstore does: a store of its own
+    if is_exact and quoted(unquote(key)) != key:
+        # with a query, or written in another way than obstore does: a store of its own
         server, key = rest, ""
     cache_key = (protocol, server, access, environment())
     connection = _connections.get(cache_key)
@@ -293,7 +303,8 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
     place = f"{protocol}://{server}"
     first, longest = (timedelta(seconds=max(seconds, 1e-3)) for seconds in _PAUSES_SECONDS)
     backoff = {"init_backoff": first, "max_backoff": 3 * longest, "base": 3}
-    retries = {"max_retries": _MAX_RETRIES, "backoff": backoff, "retry_timeout": timedelta(seconds=_NO_ANSWER_SECONDS)}  # no retry begins later
+    # no retry begins later
+    retries = {"max_retries": _MAX_RETRIES, "backoff": backoff, "retry_timeout": timedelta(seconds=_NO_ANSWER_SECONDS)}
     client: dict[str, Any] = {**_CLIENT, "read_timeout": f"{_NO_ANSWER_SECONDS}s"}
     common = {"client_options": client, "retry_config": retries}
     try:
@@ -316,10 +327,12 @@ def _open(protocol: str, server: str, access: Access, url: str, prefix: str = ""
 
 
 def _no_other_host(kind: str, credentials: Credentials) -> dict[str, str]:
-    """Return settings under which the client of a bucket reaches only the stated endpoint, or the provider, where a redirect may lead elsewhere.
+    """Return settings under which the client of a bucket reaches only the stated endpoint, or the
+    provider, where a redirect may lead elsewhere.
 
-    The network library removes the signature from a redirected request, but neither the session token of S3 nor the address, which holds an Azure SAS, as its
-    referrer. Clients that request their keys from other hosts need these other hosts.
+    The network library removes the signature from a redirected request, but neither the session
+    token of S3 nor the address, which holds an Azure SAS, as its referrer. Clients that request
+    their keys from other hosts need these other hosts.
     """
     endpoint = credentials.options.get("endpoint") or credentials.options.get("base_url")
     is_anonymous = bool(credentials.options.get("skip_signature"))
@@ -342,7 +355,8 @@ def _bucket(protocol: str, server: str, access: Access) -> tuple[str, str, Crede
     return "AzureStore", container, azure_credentials(access, account)
 
 
-# ------------------------------------------------------------------------------------------------ errors
+# ------------------------------------------------------------------------------------------------
+# errors
 
 _DEBUG = "\n\nDebug source"
 _STATUS = re.compile(r"status code: (\d+ [A-Z][A-Za-z -]+)")

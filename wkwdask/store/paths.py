@@ -1,4 +1,5 @@
-"""Paths of files on disk (``/folder/file``), in memory (``memory://folder/file``) and in zips (``/folder/em.ozx|zip:/0/zarr.json``), and URL prefixes.
+"""Paths of files on disk (``/folder/file``), in memory (``memory://folder/file``) and in zips
+(``/folder/em.ozx|zip:/0/zarr.json``), and URL prefixes.
 
 Opens no file.
 """
@@ -14,7 +15,8 @@ from wkwdask.errors import UnsupportedError
 MEMORY = "memory://"
 """Prefix of paths in the memory of this process."""
 ZIP = "|zip:"
-"""Separator between the path or URL of a zip and a path in it (Neuroglancer, "Data sources", "URL syntax")."""
+"""Separator between the path or URL of a zip and a path in it (Neuroglancer, "Data sources", "URL
+syntax")."""
 _ZIP_SUFFIXES = (".ozx", ".zip")
 _SERVERS = ("http://", "https://", "s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://")
 _OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")
@@ -41,12 +43,14 @@ def is_on_disk(path: str) -> bool:
 
 
 def is_remote(url: str) -> bool:
-    """Check whether a path or URL is neither on a mounted file system nor in memory nor in a zip."""
+    """Check whether a path or URL is neither on a mounted file system nor in memory nor in a
+    zip."""
     return "://" in url and not url.startswith(("file://", MEMORY)) and not (is_zipped(url) and is_served(url))
 
 
 def is_served(url: str) -> bool:
-    """Check whether a URL, or the zip that contains it, is on a server; URLs with the prefix of a format are not."""
+    """Check whether a URL, or the zip that contains it, is on a server; URLs with the prefix of a
+    format are not."""
     return url.startswith(_SERVERS)
 
 
@@ -69,7 +73,8 @@ def check_has_no_password(url: str) -> None:
 
 
 def local_path(url: str | os.PathLike[str]) -> str:
-    """Return the normal path of a local, memory or zipped file that a user names; a zip is the folder of its files."""
+    """Return the normal path of a local, memory or zipped file that a user names; a zip is the
+    folder of its files."""
     path = _file_path(os.fspath(url))
     is_zip = path.lower().endswith(_ZIP_SUFFIXES) and not (is_on_disk(path) and os.path.isdir(path))
     return f"{path}{ZIP}" if is_zip else path
@@ -96,7 +101,8 @@ def _file_path(text: str) -> str:
     path = os.path.abspath(text)
     if ".." in text.split("/"):
         real = os.path.realpath(text)
-        # "link/.." is the parent of the link's target for the system, but the parent of the link for abspath.
+        # "link/.." is the parent of the link's target for the system, but the parent of the link
+        # for abspath.
         return path if real == os.path.realpath(path) else real
     return path
 
@@ -108,7 +114,8 @@ def any_path(url: str | os.PathLike[str]) -> str:
 
 
 def stated_path(folder: str, name: str) -> str:
-    """Return the normal path or URL that a document in a folder names, relative to the folder or absolute; it may lie anywhere.
+    """Return the normal path or URL that a document in a folder names, relative to the folder or
+    absolute; it may lie anywhere.
 
     Examples
     --------
@@ -124,7 +131,8 @@ def stated_path(folder: str, name: str) -> str:
 
 
 def need_file_system(path: str, what: str) -> None:
-    """Raise UnsupportedError for a path in memory or in a zip where other processes or libraries open the file."""
+    """Raise UnsupportedError for a path in memory or in a zip where other processes or libraries
+    open the file."""
     if ZIP in path:
         raise UnsupportedError(f"{path}: {what} needs a path on a file system, not a path in a zip")
     if is_memory(path):
@@ -159,7 +167,8 @@ def _path_inside(path: str) -> str:
 
 
 def split(path: str) -> tuple[str, str]:
-    """Split a path into folder and name; the root of a zip has the name of the zip, and is the folder above itself."""
+    """Split a path into folder and name; the root of a zip has the name of the zip, and is the
+    folder above itself."""
     root, rest = _split_prefix(path)
     folder, name = posixpath.split(rest)
     if root.endswith(ZIP):
@@ -202,7 +211,8 @@ def abspath(path: str) -> str:
 
 
 def anchored(path: str) -> str:
-    """Return the absolute form of a path or URL, keeping ``..``, which may follow a symbolic link."""
+    """Return the absolute form of a path or URL, keeping ``..``, which may follow a symbolic
+    link."""
     return path if path.startswith("/") or "://" in path else os.path.join(os.getcwd(), path)
 
 
@@ -211,7 +221,8 @@ def is_absolute(path: str) -> bool:
 
 
 def relpath(path: str, start: str) -> str:
-    """Return a path relative to a folder, or the path itself if the two are in different file systems."""
+    """Return a path relative to a folder, or the path itself if the two are in different file
+    systems."""
     is_same = _split_prefix(path)[0] == _split_prefix(start)[0]
     return posixpath.relpath(_path_inside(path), _path_inside(start)) if is_same else path
 

@@ -1,4 +1,5 @@
-"""Records that jobs keep in a mag: its provenance, and the states of its files and of the files that they were built from."""
+"""Records that jobs keep in a mag: its provenance, and the states of its files and of the files
+that they were built from."""
 
 from __future__ import annotations
 
@@ -36,9 +37,11 @@ def read_provenance(folder: str) -> dict[str, Any]:
 
 
 def read_creation_settings(folder: str, mag: Mag | None) -> dict[str, Any]:
-    """Read the settings of the job that computed the voxels of a mag, even if a later job rewrote its files; empty if unknown.
+    """Read the settings of the job that computed the voxels of a mag, even if a later job rewrote
+    its files; empty if unknown.
 
-    Their mags count as ``mag`` does. That of the level changes if a format counts from the finest level, and a finer one was added.
+    Their mags count as ``mag`` does. That of the level changes if a format counts from the finest
+    level, and a finer one was added.
     """
     provenance = read_provenance(folder)
     made: dict[str, Any] = provenance.get("made", provenance)
@@ -100,14 +103,16 @@ def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
 
 
 def recorded_states(folder: str, shards: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], tuple[int, ...]]:
-    """Return size and modification time of some files from the file record; empty if the mag has no record."""
+    """Return size and modification time of some files from the file record; empty if the mag has no
+    record."""
     rows = read_file_record(folder)
     selected = set(shards)
     return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in selected}
 
 
 def patch_file_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]]) -> None:
-    """Update the file record after a repair changed files: size (0 if removed), modification time, and the digest if sources changed."""
+    """Update the file record after a repair changed files: size (0 if removed), modification time,
+    and the digest if sources changed."""
     rows = read_file_record(folder)
     if rows is None or not states:
         return

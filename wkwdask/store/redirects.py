@@ -115,7 +115,8 @@ def _host(url: SplitResult) -> str:
 def _is_private(url: SplitResult, first: SplitResult) -> bool:
     """Check whether any address of a host is not of the public internet.
 
-    Behind the user's own proxy, which finds the addresses itself, only an address in the URL counts.
+    Behind the user's own proxy, which finds the addresses itself, only an address in the URL
+    counts.
     """
     host = _host(url)
     flags = socket.AI_NUMERICHOST if _proxy_of(url) is not None else 0
@@ -141,7 +142,8 @@ def is_private_address(text: str) -> bool:
 def _proxy_of(url: SplitResult) -> str | None:
     """Return the URL of the user's own proxy for a host, None if there is none.
 
-    It is that of ``HTTP_PROXY``, ``HTTPS_PROXY`` or ``ALL_PROXY``, unless ``NO_PROXY`` has the host.
+    It is that of ``HTTP_PROXY``, ``HTTPS_PROXY`` or ``ALL_PROXY``, unless ``NO_PROXY`` has the
+    host.
     """
     from urllib.request import getproxies, proxy_bypass  # slow to import
 
@@ -153,7 +155,8 @@ def _proxy_of(url: SplitResult) -> str | None:
 
 
 def _location(url: SplitResult, first: SplitResult) -> str | None:
-    """Ask a server for the first byte of a file; returns the redirect of its answer, None for any other answer."""
+    """Ask a server for the first byte of a file; returns the redirect of its answer, None for any
+    other answer."""
     from http.client import HTTPException  # slow to import
 
     connection, target = _connection(url)
@@ -174,7 +177,8 @@ def _location(url: SplitResult, first: SplitResult) -> str | None:
             raise TimeoutError(errno.ETIMEDOUT, f"no answer within {_SECONDS} seconds from {where}", first.geturl()) from None
         raise OSError(errno.EIO, f"cannot be read: no answer from {where}: {error}", first.geturl()) from None
     else:
-        return None if location is None else location.encode("latin-1").decode(errors="replace")  # http.client decodes headers as Latin-1
+        # http.client decodes headers as Latin-1
+        return None if location is None else location.encode("latin-1").decode(errors="replace")
     finally:
         timer.cancel()
         connection.close()
@@ -187,7 +191,8 @@ def _end(connection: HTTPConnection, is_over: threading.Event) -> None:
 
 
 def _connection(url: SplitResult) -> tuple[HTTPConnection, str]:
-    """Return a connection to a host, or to the user's proxy for it, and the target of the request."""
+    """Return a connection to a host, or to the user's proxy for it, and the target of the
+    request."""
     from base64 import b64encode
     from http.client import HTTPConnection, HTTPSConnection  # slow to import
 

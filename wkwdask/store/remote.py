@@ -1,7 +1,8 @@
-"""Remote locations: web servers and buckets, and the protocols that fsspec reads. Read-only, and anonymous without credentials.
+"""Remote locations: web servers and buckets, and the protocols that fsspec reads. Read-only, and
+anonymous without credentials.
 
-A refused file (403) is an error, unless a witness file proves that the server refuses absent files only, see ``store.with_witness``. Documents that are
-read together are witnesses for each other.
+A refused file (403) is an error, unless a witness file proves that the server refuses absent files
+only, see ``store.with_witness``. Documents that are read together are witnesses for each other.
 """
 
 from __future__ import annotations
@@ -92,19 +93,23 @@ class RemoteListing:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStore:
-    """Remote location, see :class:`wkwdask.model.store.Store`. Files are assumed not to change while a store is in use."""
+    """Remote location, see :class:`wkwdask.model.store.Store`. Files are assumed not to change
+    while a store is in use."""
 
     url: str
     opening: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
-    """Random key of one opening. Caches of tables contain it, so a later opening reads the tables again."""
+    """Random key of one opening. Caches of tables contain it, so a later opening reads the tables
+    again."""
     witness: tuple[str, str] | None = None
-    """Folder URL and name of a file that must stay readable for refused files to count as absent; None if refusals are errors."""
+    """Folder URL and name of a file that must stay readable for refused files to count as absent;
+    None if refusals are errors."""
     access: Access = field(default_factory=Access)
     listing: RemoteListing | None = field(default=None, compare=False, repr=False)
     """Files of the location, None if unknown."""
     is_local: ClassVar = False
     files_at_once: ClassVar = _REQUESTS_AT_ONCE
-    gap_nbytes: ClassVar = 128 << 10  # reading this many unused bytes costs less than another request
+    # reading this many unused bytes costs less than another request
+    gap_nbytes: ClassVar = 128 << 10
     batch_nbytes: ClassVar = 8 << 20
 
     def __post_init__(self) -> None:
@@ -128,7 +133,8 @@ class RemoteStore:
         return AheadFile(self, name, ahead_nbytes) if ahead_nbytes else RemoteFile(self, self.path_of(name))
 
     def open_heads(self, names: Sequence[str], nbytes: int) -> list[OpenRemoteFile | None]:
-        """Open files and read the first ``nbytes`` bytes of each, in one request for each file; None for absent ones."""
+        """Open files and read the first ``nbytes`` bytes of each, in one request for each file;
+        None for absent ones."""
         paths = [self.path_of(name) for name in names]
         found = self._answers([Request(path, 0, nbytes) for path in paths])
         return [None if answer is None else self._opened(path, answer) for path, answer in zip(paths, found, strict=True)]
@@ -139,7 +145,8 @@ class RemoteStore:
         return OpenRemoteFile(self, path, answer.data, size, answer.etag, encoding)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
-        """Call a function ahead on threads. It must not call this method itself: it would wait for a thread that waits for it."""
+        """Call a function ahead on threads. It must not call this method itself: it would wait for
+        a thread that waits for it."""
         return _ahead(function, items, at_once) if self.client.IS_CONCURRENT else map(function, items)
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
@@ -218,7 +225,8 @@ class RemoteStore:
         return [None if answer is None else answer.data for answer in self._answers(requests)]
 
     def _answers(self, requests: Sequence[Request]) -> list[Answer | None]:
-        # The witness is read after the refusal. If it were read before, credentials could expire in between, and existing files would count as absent.
+        # The witness is read after the refusal. If it were read before, credentials could expire in
+        # between, and existing files would count as absent.
         found = for_all(self._answer_or_error, requests) if self.client.IS_CONCURRENT else list(map(self._answer_or_error, requests))
         refused = [request.url for request, answer in zip(requests, found, strict=True) if isinstance(answer, PermissionError)]
         witness = self.witness if self.witness is not None or not refused else _witness_among(requests, found)
@@ -229,7 +237,8 @@ class RemoteStore:
 
     def _answer_or_error(self, request: Request) -> Answer | Exception:
         if _logger.isEnabledFor(logging.DEBUG):
-            _logger.debug("read %s, bytes %s to %s", request.url.partition("?")[0], request.start, request.stop)  # a query may be a signature
+            # a query may be a signature
+            _logger.debug("read %s, bytes %s to %s", request.url.partition("?")[0], request.start, request.stop)
         try:
             answer: Answer = self.client.read(request, self.access)
         except Exception as error:  # each is raised, or counts as absent, when all are known
@@ -237,7 +246,8 @@ class RemoteStore:
         return answer
 
     def _can_read(self, root: str, name: str) -> bool:
-        """Check whether the server still returns a file after it has refused another one. Threads that ask at the same time share the next request."""
+        """Check whether the server still returns a file after it has refused another one. Threads
+        that ask at the same time share the next request."""
         url, refused = replace(self, url=root).path_of(name), time.monotonic()
         (proof,) = _proofs.get_or_make([(url, self.access)], lambda _: [_Proof()])
         with proof.lock:
@@ -268,7 +278,8 @@ def _witness_among(requests: Sequence[Request], found: Sequence[Answer | Excepti
 
 def _existing(answer: Answer | Exception) -> Answer | None:
     """Return an answer, None for an absent file; any other error is raised."""
-    if isinstance(answer, FileNotFoundError) and not isinstance(answer, MissingError):  # MissingError: the bucket is missing
+    if isinstance(answer, FileNotFoundError) and not isinstance(answer, MissingError):
+        # MissingError: the bucket is missing
         return None
     if isinstance(answer, Exception):
         raise answer
@@ -276,7 +287,8 @@ def _existing(answer: Answer | Exception) -> Answer | None:
 
 
 def _whole(answer: Answer, path: str, largest: int) -> bytes:
-    """Return the content of a whole file; servers send stored gzip streams with ``Content-Encoding``."""
+    """Return the content of a whole file; servers send stored gzip streams with
+    ``Content-Encoding``."""
     data = answer.data
     if answer.encoding == "gzip" and data[:2] == b"\x1f\x8b":
         try:
@@ -298,7 +310,8 @@ class RemoteFile:
     """First bytes of the file, which are not requested again."""
     nbytes: int | None = None
     etag: str | None = None
-    """State of the file when it was opened; a file that was replaced since then is an error. None if nothing was read yet."""
+    """State of the file when it was opened; a file that was replaced since then is an error. None
+    if nothing was read yet."""
 
     @property
     def state(self) -> str:
@@ -306,7 +319,8 @@ class RemoteFile:
         return self.store.opening
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Read byte ranges, see :class:`StoredFile`. For a range beyond the end, some servers report an error and some return nothing."""
+        """Read byte ranges, see :class:`StoredFile`. For a range beyond the end, some servers
+        report an error and some return nothing."""
         known = len(self.head)
         found = iter(self.store.fetch([Request(self.name, max(start, known), stop, self.etag) for start, stop in ranges if stop > known]))
         out = []
@@ -341,7 +355,8 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class OpenRemoteFile(RemoteFile):
-    """Remote file whose size and first bytes are known, with the methods of :class:`wkwdask.store.local.OpenFile`."""
+    """Remote file whose size and first bytes are known, with the methods of
+    :class:`wkwdask.store.local.OpenFile`."""
 
     nbytes: int = 0
     encoding: str = ""
@@ -350,7 +365,8 @@ class OpenRemoteFile(RemoteFile):
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         for start, stop in ranges:
-            if stop > self.nbytes:  # checked before it is requested: a damaged table may ask for terabytes
+            if stop > self.nbytes:
+                # checked before it is requested: a damaged table may ask for terabytes
                 raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
         found = RemoteFile.read(self, ranges)
         if found is None:
@@ -375,7 +391,8 @@ class OpenRemoteFile(RemoteFile):
 
 
 class AheadFile:
-    """Remote file that is needed almost whole. The first read requests its first bytes, which are all bytes of a small file."""
+    """Remote file that is needed almost whole. The first read requests its first bytes, which are
+    all bytes of a small file."""
 
     nbytes = None
 
@@ -419,11 +436,13 @@ def warn_of_refused(location: str, path: str, witness: str) -> None:
         warnings.warn(f"{location}: {note}", AccessWarning, stacklevel=2)
 
 
-# ------------------------------------------------------------------------------------------------ threads
+# ------------------------------------------------------------------------------------------------
+# threads
 
 
 class _Threads:
-    """Daemon threads that make calls: those of an executor would keep an interrupted process alive until each server has answered."""
+    """Daemon threads that make calls: those of an executor would keep an interrupted process alive
+    until each server has answered."""
 
     def __init__(self, name: str) -> None:
         self._name, self._num, self._lock = name, 0, threading.Lock()
@@ -457,7 +476,8 @@ class _Threads:
 
 
 _pools: dict[str, _Threads] = {}
-"""Threads that all reads of the process share: those for files wait for those for single requests."""
+"""Threads that all reads of the process share: those for files wait for those for single
+requests."""
 
 
 def _threads(kind: str) -> _Threads:
@@ -465,8 +485,10 @@ def _threads(kind: str) -> _Threads:
 
 
 def for_all(function: Any, items: Sequence[Any]) -> list[Any]:
-    """Call a function that makes one request for all items. All calls end before an error is raised, except when the main thread is interrupted."""
-    if len(items) < 2 and threading.current_thread() is not threading.main_thread():  # a request itself cannot be interrupted
+    """Call a function that makes one request for all items. All calls end before an error is
+    raised, except when the main thread is interrupted."""
+    if len(items) < 2 and threading.current_thread() is not threading.main_thread():
+        # a request itself cannot be interrupted
         return list(map(function, items))
     calls = [_threads("request").submit(function, item) for item in items]
     wait(calls)
@@ -480,7 +502,8 @@ def _ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once: i
     try:
         for item in items:
             pending.append(_threads("file").submit(function, item))
-            if len(pending) >= at_once or pending[0].done():  # at most one, so that the number of calls ahead grows while results are slow
+            if len(pending) >= at_once or pending[0].done():
+                # at most one, so that the number of calls ahead grows while results are slow
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

@@ -1,4 +1,5 @@
-"""Functions on remote files by URL, with the names and errors of ``os``. Everything that writes is an error."""
+"""Functions on remote files by URL, with the names and errors of ``os``. Everything that writes is
+an error."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class RemoteFileSystem:
         return file
 
     def read_whole(self, path: str, largest: int) -> bytes:
-        """Read a file. Small, absent and refused files are trusted for a moment, because one opening needs them several times."""
+        """Read a file. Small, absent and refused files are trusted for a moment, because one
+        opening needs them several times."""
         data = (_recent_of(path) or _request(path, largest)).data
         if isinstance(data, PermissionError):
             raise data.with_traceback(None)
@@ -52,7 +54,8 @@ class RemoteFileSystem:
         return io.BytesIO(self.read_whole(path, _LARGEST_DOCUMENT_NBYTES))
 
     def stat(self, path: str, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the size of a file. A prefix of other files is a folder, if the server can list them."""
+        """Return the size of a file. A prefix of other files is a folder, if the server can list
+        them."""
         store = _store(path)
         try:
             return remote_status(store.client.size(path, store.access))
@@ -62,7 +65,8 @@ class RemoteFileSystem:
             raise
 
     def mode(self, path: str) -> int:
-        """Return the mode of a file or folder, 0 if it is absent or refused; other errors are raised."""
+        """Return the mode of a file or folder, 0 if it is absent or refused; other errors are
+        raised."""
         recent = _recent_of(path)
         if recent is not None:
             return remote_status(0).st_mode if isinstance(recent.data, bytes) else 0

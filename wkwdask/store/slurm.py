@@ -23,7 +23,8 @@ END_STATES = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAIL
 """States of jobs that have ended, sacct(1), "JOB STATE CODES"."""
 _UNKNOWN_JOB = "Invalid job id"
 _NEVER_STARTS = {"PartitionTimeLimit": "MaxTime", "PartitionNodeLimit": "MaxNodes"}
-"""Reasons for which a pending job waits until somebody changes it, with the limit of the partition."""
+"""Reasons for which a pending job waits until somebody changes it, with the limit of the
+partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,13 @@ class SlurmJob:
     cluster: str
     number: str
     restarts: int | None = None
-    """Number of requeues before this start; None means the job itself, whichever start of it runs."""
+    """Number of requeues before this start; None means the job itself, whichever start of it
+    runs."""
 
     @classmethod
     def of_this_process(cls) -> SlurmJob | None:
-        """Return the job that this process runs in; None outside SLURM, and in the shell of ``salloc`` on a login node."""
+        """Return the job that this process runs in; None outside SLURM, and in the shell of
+        ``salloc`` on a login node."""
         number = os.environ.get("SLURM_JOB_ID", "")
         restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
         if not number.isdecimal() or "SLURMD_NODENAME" not in os.environ:
@@ -62,12 +65,15 @@ class SlurmJob:
         return f"slurm:{self.cluster}:{self.number}:{'' if self.restarts is None else self.restarts}"
 
     def is_over(self) -> bool:
-        """Check whether SLURM reports that the job, or this start of it, has ended. False if SLURM does not answer."""
+        """Check whether SLURM reports that the job, or this start of it, has ended. False if SLURM
+        does not answer."""
         try:
             answer = _run("scontrol", "-o", "show", "job", self.number)
         except (OSError, subprocess.SubprocessError):
             return False
-        if answer.returncode:  # this cluster forgets its own jobs some time after their end (MinJobAge), but it never knew those of another cluster
+        if answer.returncode:
+            # this cluster forgets its own jobs some time after their end (MinJobAge), but it never
+            # knew those of another cluster
             return _UNKNOWN_JOB in answer.stderr and self.cluster in ("", cluster_name())
         state, restarts = _field(answer.stdout, "JobState"), _field(answer.stdout, "Restarts")
         return state in END_STATES or (self.restarts is not None and restarts.isdecimal() and int(restarts) > self.restarts)
@@ -103,7 +109,8 @@ def cancel_jobs(numbers: Iterable[str]) -> None:
 
 
 def count_states(number: str) -> dict[str, int]:
-    """Count the elements of a job by state, such as RUNNING; empty if SLURM has forgotten the job."""
+    """Count the elements of a job by state, such as RUNNING; empty if SLURM has forgotten the
+    job."""
     answer = _call("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", number)
     if answer.returncode and _UNKNOWN_JOB not in answer.stderr:
         raise BatchError(f"squeue: {answer.stderr.strip()}")
@@ -120,7 +127,8 @@ def exit_code(number: str) -> str:
 
 
 def why_never_started(number: str) -> str:
-    """Say why a pending job will never start, naming the limit of its partition; empty if it may start, or if SLURM does not say."""
+    """Say why a pending job will never start, naming the limit of its partition; empty if it may
+    start, or if SLURM does not say."""
     words: list[str] = []
     with suppress(OSError, subprocess.SubprocessError):
         words = _run("squeue", "-h", "-t", "PENDING", "-o", "%r %P %l %D", "-j", number).stdout.split()
@@ -133,7 +141,8 @@ def why_never_started(number: str) -> str:
 
 
 def partition_of(number: str) -> str:
-    """Return the partition of a job in the queue, the first if several are named; empty if SLURM does not say."""
+    """Return the partition of a job in the queue, the first if several are named; empty if SLURM
+    does not say."""
     with suppress(OSError, subprocess.SubprocessError):
         return _run("squeue", "-h", "-t", "all", "-o", "%P", "-j", number).stdout.strip().partition("\n")[0].partition(",")[0]
     return ""
@@ -152,10 +161,11 @@ def is_in_queue(number: str) -> bool:
 
 
 def wait_for_end(number: str, report: Callable[[str], None]) -> str:
-    """Wait until a job has ended and return its state, such as COMPLETED; empty if SLURM has forgotten it.
+    """Wait until a job has ended and return its state, such as COMPLETED; empty if SLURM has
+    forgotten it.
 
-    The job continues while the controller is away, so this keeps waiting and reports the first failed query.
-    Raises BatchError after half an hour without an answer.
+    The job continues while the controller is away, so this keeps waiting and reports the first
+    failed query. Raises BatchError after half an hour without an answer.
     """
     last_answer = time.monotonic()
     is_reported = False
@@ -200,7 +210,8 @@ def options_in(script: str) -> dict[str, str]:
         if line.startswith("#SBATCH"):
             for option in re.finditer(r"(?:--([\w-]+)|-(\w))(?:[= ]?([^\s#-]\S*))?", line.partition(" #")[0][len("#SBATCH") :]):
                 options[option[1] or short.get(option[2], option[2])] = option[3] or ""
-        elif line.strip() and not line.startswith("#"):  # sbatch reads no options after the first command
+        elif line.strip() and not line.startswith("#"):
+            # sbatch reads no options after the first command
             break
     return options
 
@@ -238,6 +249,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment for SLURM commands and submitted jobs: the programs of this Python first, and no variables of the current job."""
+    """Return the environment for SLURM commands and submitted jobs: the programs of this Python
+    first, and no variables of the current job."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
     return {**kept, "PATH": os.pathsep.join((os.path.dirname(sys.executable), kept.get("PATH", os.defpath)))}

@@ -1,6 +1,7 @@
 """Stores: a folder, local or in a zip, or a remote location (http, s3, gs, az and others).
 
-An absent file is None; every other failure is an error. Remote locations are read-only. Stores hold no open file or connection, so they are cheap to pickle.
+An absent file is None; every other failure is an error. Remote locations are read-only. Stores hold
+no open file or connection, so they are cheap to pickle.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
 def with_witness(store: Store, name: str) -> Store:
     """Return a store that reads refused files (403) as absent while a witness file stays readable.
 
-    Buckets whose users may not list them answer 403 for absent files. If access itself is lost, for example when credentials expire, the server refuses the
-    witness too, and a refused file stays an error.
+    Buckets whose users may not list them answer 403 for absent files. If access itself is lost, for
+    example when credentials expire, the server refuses the witness too, and a refused file stays an
+    error.
     """
     return replace(store, witness=(store.url, name)) if isinstance(store, RemoteStore) else store
 

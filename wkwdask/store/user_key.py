@@ -1,4 +1,5 @@
-"""Secret key of the user. A signature proves that this user wrote some data, even in a folder that others can write to."""
+"""Secret key of the user. A signature proves that this user wrote some data, even in a folder that
+others can write to."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def user_key(*, create: bool = False) -> bytes:
 
 def _create(path: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    # Written under another name and hard-linked, so that readers never see half a key, and of two processes that create one, both use the same.
+    # Written under another name and hard-linked, so that readers never see half a key, and of two
+    # processes that create one, both use the same.
     temporary = f"{path}.{secrets.token_hex(8)}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

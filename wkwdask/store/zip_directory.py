@@ -1,9 +1,12 @@
-"""Central directory of a zip: names, sizes and places of its members, checked before any of them is trusted.
+"""Central directory of a zip: names, sizes and places of its members, checked before any of them is
+trusted.
 
-Reads the end of an open file, local or remote, and no member. Source: .ZIP File Format Specification (APPNOTE.TXT 6.3.10), cited by section.
+Reads the end of an open file, local or remote, and no member. Source: .ZIP File Format
+Specification (APPNOTE.TXT 6.3.10), cited by section.
 
-Python's ``zipfile`` would not do: it reads a file at a position that threads share, so each member of a zip on a server costs several requests. It allocates
-a large object for each of any number of members before a limit could be checked, and it accepts members that overlap.
+Python's ``zipfile`` would not do: it reads a file at a position that threads share, so each member
+of a zip on a server costs several requests. It allocates a large object for each of any number of
+members before a limit could be checked, and it accepts members that overlap.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ _LOCATOR_64 = struct.Struct("<4sLQL")  # 4.3.15: Zip64 end of central directory 
 _MEMBER = struct.Struct("<4s6H3L5H2L")  # 4.3.12: central directory header
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # 4.3.7: local file header
 LOCAL_SIGNATURE = b"PK\3\4"
-_TAIL_NBYTES = 128 << 10  # a comment has at most 65535 bytes; the rest holds the whole directory of a small zip
+# a comment has at most 65535 bytes; the rest holds the whole directory of a small zip
+_TAIL_NBYTES = 128 << 10
 _MAX_DIRECTORY_NBYTES = 1 << 29
 _MAX_MEMBERS = 1 << 22
 _IN_ZIP64, _SIZE_IN_ZIP64 = 0xFFFF, 0xFFFFFFFF  # 4.4.1.4: the value is in the Zip64 record
@@ -66,7 +70,8 @@ class ZipDirectory:
     """Cache of the offsets at which the data of members begin."""
 
     def infer_data_offsets(self) -> None:
-        """Fill the cache for members that leave no room for another extra field, so that their local headers need not be read."""
+        """Fill the cache for members that leave no room for another extra field, so that their
+        local headers need not be read."""
         for key, member, following in in_order(self.members, self.start):
             room = following - member.packed_nbytes - member.offset - LOCAL_HEADER.size - member.name_nbytes
             if room in (0, _ZIP64_LOCAL_NBYTES) and not member.flags & _DESCRIBED_AFTER:
@@ -74,7 +79,8 @@ class ZipDirectory:
 
 
 def read_directory(file: StoredFile) -> ZipDirectory:
-    """Read the central directory of a zip; raises FormatError for a damaged zip and for the tricks of zip bombs."""
+    """Read the central directory of a zip; raises FormatError for a damaged zip and for the tricks
+    of zip bombs."""
     tail = file.read_end(_TAIL_NBYTES)
     if tail is None:
         raise FileNotFoundError(2, "No such file or directory", file.name)
@@ -112,7 +118,8 @@ def _find_end(tail: bytes, name: str) -> int:
 
 
 def _end_record(tail: bytes, end: int, name: str) -> tuple[int, int, int, int]:
-    """Return the number of members, size and offset of the directory, and the position in the tail of the record after the directory."""
+    """Return the number of members, size and offset of the directory, and the position in the tail
+    of the record after the directory."""
     _, disk, first_disk, here, count, nbytes, start, _ = _END.unpack_from(tail, end)
     record, locator = end, end - _LOCATOR_64.size
     if locator >= 0 and tail[locator : locator + 4] == b"PK\6\7":
@@ -134,7 +141,8 @@ def _end_record(tail: bytes, end: int, name: str) -> tuple[int, int, int, int]:
 
 
 def _parse_members(raw: bytes, count: int, start: int, name: str) -> dict[str, Member]:
-    """Parse the directory. Of several members of one name the last counts: software that updates a file in a zip appends it."""
+    """Parse the directory. Of several members of one name the last counts: software that updates a
+    file in a zip appends it."""
     members: dict[str, Member] = {}
     position = 0
     for number in range(count):
@@ -179,14 +187,16 @@ def _zip64_values(extra: bytes, nbytes: int, packed: int, offset: int, name: str
 
 
 def in_order(members: dict[str, Member], start: int) -> Iterator[tuple[str, Member, int]]:
-    """Yield each member with the offset of what follows it in the zip: the next member, or the directory."""
+    """Yield each member with the offset of what follows it in the zip: the next member, or the
+    directory."""
     places = sorted((member.offset, key) for key, member in members.items())
     ends = [offset for offset, _ in places[1:]] + [start]
     return ((key, members[key], end) for (_, key), end in zip(places, ends, strict=bool(places)))
 
 
 def _check_places(members: dict[str, Member], start: int, name: str) -> None:
-    """Raise CorruptError if members overlap or lie outside of the zip: a zip bomb repeats the same bytes in many members."""
+    """Raise CorruptError if members overlap or lie outside of the zip: a zip bomb repeats the same
+    bytes in many members."""
     for key, member, following in in_order(members, start):
         if member.offset + LOCAL_HEADER.size + member.name_nbytes + member.packed_nbytes > following:
             what = f"its {member.packed_nbytes} bytes from byte {member.offset} on reach into what begins at byte {following}"
@@ -196,7 +206,8 @@ def _check_places(members: dict[str, Member], start: int, name: str) -> None:
 
 
 def _list_folders(directory: ZipDirectory, name: str) -> None:
-    """Build the folders of the members, and remove the members that are folders or whose names are no path below the zip."""
+    """Build the folders of the members, and remove the members that are folders or whose names are
+    no path below the zip."""
     folders = directory.folders
     for key in list(directory.members):
         path = key.removesuffix("/")

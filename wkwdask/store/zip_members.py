@@ -1,4 +1,5 @@
-"""Open members of zips: stored ones are sections of the zip, compressed ones are unpacked, at most to the size that the central directory states."""
+"""Open members of zips: stored ones are sections of the zip, compressed ones are unpacked, at most
+to the size that the central directory states."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from wkwdask.store.zip_directory import Member
 
 _MEMORY_NBYTES = 64 << 20  # a larger unpacked member goes to a temporary file
-_MAX_RATIO = 200  # blocks and skeletons compress by about 100 at most; a higher ratio above _MEMORY_NBYTES is a zip bomb
+# blocks and skeletons compress by about 100 at most; a higher ratio above _MEMORY_NBYTES is a zip
+# bomb
+_MAX_RATIO = 200
 _PIECE_NBYTES = 1 << 20
 
 
@@ -76,7 +79,8 @@ class ZippedFile(OpenFile):
         return self._source.read_into(memory, self._start + offset)
 
     def _check_end(self, offset: int, nbytes: int) -> None:
-        if offset + nbytes > self.nbytes:  # checked before allocating: a damaged table may ask for terabytes
+        if offset + nbytes > self.nbytes:
+            # checked before allocating: a damaged table may ask for terabytes
             raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {nbytes} bytes from byte {offset} on")
 
     def close(self) -> None:

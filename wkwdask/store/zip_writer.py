@@ -1,7 +1,9 @@
-"""Write a zip of a folder: files are stored without compression, in a given order, and the zip is published whole.
+"""Write a zip of a folder: files are stored without compression, in a given order, and the zip is
+published whole.
 
-All members have Zip64 sizes, also small ones, as RFC-9 of OME-NGFF recommends. Python's ``zipfile`` writes them in local headers, but not in the central
-directory. Source: APPNOTE.TXT 6.3.10, cited by section.
+All members have Zip64 sizes, also small ones, as RFC-9 of OME-NGFF recommends. Python's ``zipfile``
+writes them in local headers, but not in the central directory. Source: APPNOTE.TXT 6.3.10, cited by
+section.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _LOCATOR_64 = Struct("<4sLQL")  # 4.3.15
 _END = Struct("<4s4H2LH")  # 4.3.16
 _VERSION_MADE, _VERSION = 3 << 8 | 45, 45  # 4.4.2, 4.4.3: Unix; Zip64
 _UTF8 = 1 << 11  # 4.4.4
-_MIDNIGHT, _FIRST_DAY = 0, 1 << 5 | 1  # 4.4.6: the first date that a zip can state, so that equal folders become equal zips
+# 4.4.6: the first date that a zip can state, so that equal folders become equal zips
+_MIDNIGHT, _FIRST_DAY = 0, 1 << 5 | 1
 _MODE = 0o100644 << 16  # 4.4.15: external attributes
 _ZIP64 = 0xFFFFFFFF
 _PIECE_NBYTES = 8 << 20
@@ -39,7 +42,8 @@ class _Written(NamedTuple):
 
 
 def write_zip(path: str, folder: str, names: Iterable[str], comment: bytes) -> int:
-    """Write files of a folder into a new zip, and return its size. The zip replaces an existing file atomically."""
+    """Write files of a folder into a new zip, and return its size. The zip replaces an existing
+    file atomically."""
     with NewFile(path) as zipped:
         written, end = [], 0
         for name in names:
@@ -60,9 +64,7 @@ def _write_member(zipped: NewFile, path: str, name: bytes, offset: int) -> _Writ
             crc = zlib.crc32(piece, crc)
             zipped.write(piece, start + nbytes)
             nbytes += len(piece)
-    head = _LOCAL.pack(
-        LOCAL_SIGNATURE, _VERSION, _UTF8, 0, _MIDNIGHT, _FIRST_DAY, crc, _ZIP64, _ZIP64, len(name), 20, 1, 16, nbytes, nbytes
-    )  # fmt: skip
+    head = _LOCAL.pack(LOCAL_SIGNATURE, _VERSION, _UTF8, 0, _MIDNIGHT, _FIRST_DAY, crc, _ZIP64, _ZIP64, len(name), 20, 1, 16, nbytes, nbytes)
     # The name stands between the fixed part of the header and its extra field of 20 bytes.
     zipped.write(head[:-20] + name + head[-20:], offset)
     return _Written(name, offset, nbytes, crc)
@@ -70,9 +72,24 @@ def _write_member(zipped: NewFile, path: str, name: bytes, offset: int) -> _Writ
 
 def _directory_entry(member: _Written) -> bytes:
     head = _MEMBER.pack(
-        b"PK\1\2", _VERSION_MADE, _VERSION, _UTF8, 0, _MIDNIGHT, _FIRST_DAY, member.crc, _ZIP64, _ZIP64,
-        len(member.name), _ZIP64_FIELD.size, 0, 0, 0, _MODE, _ZIP64,
-    )  # fmt: skip
+        b"PK\1\2",
+        _VERSION_MADE,
+        _VERSION,
+        _UTF8,
+        0,
+        _MIDNIGHT,
+        _FIRST_DAY,
+        member.crc,
+        _ZIP64,
+        _ZIP64,
+        len(member.name),
+        _ZIP64_FIELD.size,
+        0,
+        0,
+        0,
+        _MODE,
+        _ZIP64,
+    )
     return head + member.name + _ZIP64_FIELD.pack(1, 24, member.nbytes, member.nbytes, member.offset)
 
 

@@ -1,7 +1,9 @@
-"""Files in zips, read in place: paths such as ``/folder/em.ozx|zip:/0/zarr.json``, with zips on disk, in memory, on a server or in another zip.
+"""Files in zips, read in place: paths such as ``/folder/em.ozx|zip:/0/zarr.json``, with zips on
+disk, in memory, on a server or in another zip.
 
-A zip is a read-only file system: :mod:`wkwdask.store.files` calls it for such paths, and every format opens zips through the usual stores. Stored members
-are read by ranges. Compressed members are unpacked once, at most to the size that the central directory states.
+A zip is a read-only file system: :mod:`wkwdask.store.files` calls it for such paths, and every
+format opens zips through the usual stores. Stored members are read by ranges. Compressed members
+are unpacked once, at most to the size that the central directory states.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
     from wkwdask.model.store import StoredFile
 
 _KEPT_NBYTES = 128 << 20  # of unpacked members, and small members of zips on servers
-_SLACK_NBYTES = 256  # generous length of the extra field of a local header, so that a whole member is one read
+# generous length of the extra field of a local header, so that a whole member is one read
+_SLACK_NBYTES = 256
 _OPEN_MEMBERS = 1 << 22  # of all zips that are kept open
 _LEAST_WEIGHT = 1 << 16  # so that at most 64 zips are open
-_DOCUMENT_NBYTES = 64 << 10  # small files of a zip on a server are kept: mostly documents, which are read at each opening
+# small files of a zip on a server are kept: mostly documents, which are read at each opening
+_DOCUMENT_NBYTES = 64 << 10
 _CHECKED_NBYTES = 16 << 20  # that are read at once to check a file
 _REMOTE_SECONDS = 60.0  # how long the directory of a zip on a server is trusted
 
@@ -51,7 +55,8 @@ class _OpenZip:
     is_on_server: bool = False
 
     def status(self, key: str, member: Member | None) -> os.stat_result:
-        """Return the status of a member or folder, with another inode once the zip was replaced; the root has the size of the zip."""
+        """Return the status of a member or folder, with another inode once the zip was replaced;
+        the root has the size of the zip."""
         inode = int.from_bytes(blake2b(f"{self.state}{key}".encode(), digest_size=7).digest(), "little")
         mode, nbytes = (stat.S_IFDIR | 0o555, 0 if key else self.state[2]) if member is None else (stat.S_IFREG | 0o444, member.nbytes)
         mtime_ns = self.state[1]
@@ -61,12 +66,14 @@ class _OpenZip:
 
 
 class ZipFileSystem:
-    """Members of zips, with the functions of ``os`` and :class:`wkwdask.store.local.LocalFileSystem` that read."""
+    """Members of zips, with the functions of ``os`` and
+    :class:`wkwdask.store.local.LocalFileSystem` that read."""
 
     def __init__(self, open_file: Callable[[str], OpenFile], stat_of: Callable[[str], os.stat_result], realpath: Callable[[str], str]) -> None:
         self._open_file, self._stat_of, self._realpath = open_file, stat_of, realpath
 
-    # -------------------------------------------------------------------------------------------- reading
+    # --------------------------------------------------------------------------------------------
+    # reading
 
     def open(self, path: str) -> ZippedFile:
         opened, key, member = self._file(path)
@@ -83,7 +90,8 @@ class ZipFileSystem:
             file = self.open(path)
             check_size(file, largest)
             return file.read([(0, file.nbytes)])[0]
-        # Local header and data in one read. The length of the extra field of the local header is only known from that header.
+        # Local header and data in one read. The length of the extra field of the local header is
+        # only known from that header.
         length = LOCAL_HEADER.size + member.name_nbytes + _SLACK_NBYTES + member.nbytes
         raw = read_range(opened.file, member.offset, min(member.offset + length, opened.directory.start))
         start = self._remember_data_offset(path, opened, key, member, raw) - member.offset
@@ -183,7 +191,8 @@ class ZipFileSystem:
         return opened, key, member
 
     def _data_offset(self, path: str, opened: _OpenZip, key: str, member: Member) -> int:
-        """Return where the data of a member begin: after its local header, whose extra field can differ from that in the central directory."""
+        """Return where the data of a member begin: after its local header, whose extra field can
+        differ from that in the central directory."""
         offset = opened.directory.data_offsets.get(key)
         if offset is None:
             raw = read_range(opened.file, member.offset, min(member.offset + LOCAL_HEADER.size, opened.directory.start))
@@ -208,7 +217,8 @@ class ZipFileSystem:
             _kept.put((opened.opened, path), source)
         return source
 
-    # -------------------------------------------------------------------------------------------- not writing
+    # --------------------------------------------------------------------------------------------
+    # not writing
 
     def _only_read(self, path: str, *_: object, **__: object) -> NoReturn:
         archive = path.rpartition(ZIP)[0]

@@ -1,6 +1,7 @@
 """Read many boxes of a stored array, decoding each chunk once, however many boxes overlap it.
 
-Pairs of a chunk and a box that touch each other are listed with arrays, and sorted by file and Morton code::
+Pairs of a chunk and a box that touch each other are listed with arrays, and sorted by file and
+Morton code::
 
     boxes  [ 0   ]          pairs  chunk 0: box 0            decode chunk 0 into box 0
               [ 1   ]              chunk 1: box 0, box 1     decode chunk 1 once, copy it to box 0 and box 1
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def read_boxes(array: StoredArray, corners: npt.NDArray[np.int64], outs: Sequence[npt.NDArray[Any]], threads: int) -> None:
-    """Fill zeroed Fortran arrays (c, x, y, z), one for each box, with the voxels from absolute ``corners``, shape (n, 3), on."""
+    """Fill zeroed Fortran arrays (c, x, y, z), one for each box, with the voxels from absolute
+    ``corners``, shape (n, 3), on."""
     pairs = _list_pairs(array, corners, outs)
     count = len(pairs.cells)
     parts = min(count, num_parts(threads, count * math.prod(array.grid.chunk) * array.dtype.itemsize))
@@ -49,7 +51,8 @@ def _list_pairs(array: StoredArray, corners: npt.NDArray[np.int64], outs: Sequen
     clipped = np.flatnonzero((low != wanted).any(axis=1) | (high != wanted + shapes).any(axis=1)).tolist()
     for n in clipped:
         insides[n] = outs[n][:, *(slice(a, b) for a, b in zip((low - wanted)[n], (high - wanted)[n], strict=True))]
-    # Number the chunks of each box, x fastest: chunk k of a box has the index k % nx, k // nx % ny, k // nx // ny.
+    # Number the chunks of each box, x fastest: chunk k of a box has the index k % nx, k // nx % ny,
+    # k // nx // ny.
     lowest, counts = low // chunk, np.where((high > low).all(axis=1, keepdims=True), -(-high // chunk) - low // chunk, 0)
     totals = counts.prod(axis=1)
     boxes = np.repeat(np.arange(len(outs)), totals)
@@ -84,7 +87,8 @@ def _read_pairs(array: StoredArray, pairs: ChunkPairs) -> None:
         else:
             reader.read_stored()
     except FormatError:
-        array.identity.check(has_absent=True)  # raises ReplacedError if these are files of another array
+        # raises ReplacedError if these are files of another array
+        array.identity.check(has_absent=True)
         raise
 
 
@@ -96,7 +100,8 @@ class _PairReader:
         self._first, self._count = (0, array.grid.size[0]) if array.channels is None else array.channels
 
     def _targets(self, number: int, channel: int) -> Iterator[tuple[npt.NDArray[Any], list[int]]]:
-        """Yield the boxes that a chunk touches, and the place of its first voxel in each; ``channel`` is its first channel."""
+        """Yield the boxes that a chunk touches, and the place of its first voxel in each;
+        ``channel`` is its first channel."""
         pairs = self._pairs
         boxes = pairs.boxes[pairs.cuts[number] : pairs.cuts[number + 1]]
         places = (pairs.cells[number] * self._array.grid.chunk[1:] - pairs.lows[boxes]).tolist()

@@ -1,4 +1,5 @@
-"""Volumes with other channels or another data type: values are cast or scaled, never wrapped around."""
+"""Volumes with other channels or another data type: values are cast or scaled, never wrapped
+around."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedVolume:
-    """View of a volume with some of its channels and another data type, converted while it is read."""
+    """View of a volume with some of its channels and another data type, converted while it is
+    read."""
 
     source: Any
     """Original volume."""
@@ -32,7 +34,8 @@ class ConvertedVolume:
     """Channels of the source, in the order of the result."""
     dtype: np.dtype[Any]
     value_range: tuple[float, float] | None = None
-    """Values mapped to the smallest and largest value of the type (0 and 1 for floats); None if values are cast unchanged."""
+    """Values mapped to the smallest and largest value of the type (0 and 1 for floats); None if
+    values are cast unchanged."""
 
     box = delegate_to("source", "box")
     chunk_shape = delegate_to("source", "chunk_shape")
@@ -90,7 +93,8 @@ class ConvertedVolume:
 
 
 def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_range: tuple[float, float] | None) -> Any:
-    """Select channels of a volume and convert its values; returns the volume itself if nothing changes."""
+    """Select channels of a volume and convert its values; returns the volume itself if nothing
+    changes."""
     all_channels = tuple(range(volume.num_channels))
     selected = all_channels if channels is None else tuple(channels)
     if not selected or not set(selected) <= set(all_channels):
@@ -104,7 +108,8 @@ def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_ran
 
 
 def countable(volume: Any) -> Any:
-    """Return a volume with values that compiled loops count: bool as uint8, half floats as float32; other volumes themselves."""
+    """Return a volume with values that compiled loops count: bool as uint8, half floats as float32;
+    other volumes themselves."""
     return converted(volume, None, common_dtype(volume.dtype), None)
 
 
@@ -133,7 +138,8 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
     [0, 128, 255]
     """
     if value_range is None:
-        # numpy calls a cast of 64-bit integers to floats safe, though floats hold only integers up to 2**53 exactly.
+        # numpy calls a cast of 64-bit integers to floats safe, though floats hold only integers up
+        # to 2**53 exactly.
         is_wide = values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f"
         if is_wide or not np.can_cast(values.dtype, dtype, "safe"):
             fits = _fits(values, dtype)
@@ -145,31 +151,36 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
         scaled = (np.clip(values.astype(np.float64), low, high) - low) / (high - low)
         return np.nan_to_num(scaled, nan=0.0).astype(dtype)
     limits = _limits(dtype)
-    if values.dtype.kind in "iu" and (low, high) == limits:  # clip only, in integers: floats cannot hold 64 bits
+    if values.dtype.kind in "iu" and (low, high) == limits:
+        # clip only, in integers: floats cannot hold 64 bits
         own = _limits(values.dtype)
         clipped: npt.NDArray[Any] = np.clip(values, max(own[0], limits[0]), min(own[1], limits[1])).astype(dtype)
         return clipped
     scaled = np.clip(values.astype(np.float64), low, high)
     scaled -= low
-    scaled *= float(limits[1]) - float(limits[0])  # multiply before dividing, so that halves are exact and rint rounds them to even
+    # multiply before dividing, so that halves are exact and rint rounds them to even
+    scaled *= float(limits[1]) - float(limits[0])
     scaled /= high - low
     np.rint(scaled, out=scaled)
     scaled = np.nan_to_num(scaled, copy=False, nan=0.0)
     if dtype.itemsize < 8:
         scaled += limits[0]
         return scaled.astype(dtype)
-    # The largest integer of 64 bits is no float: count steps from the smallest value in unsigned integers, and add with wrap-around.
+    # The largest integer of 64 bits is no float: count steps from the smallest value in unsigned
+    # integers, and add with wrap-around.
     steps = np.where(scaled >= 2.0**64, np.uint64(2**64 - 1), np.minimum(scaled, np.nextafter(2.0**64, 0)).astype(np.uint64))
     return (steps + np.uint64(limits[0] % 2**64)).view(dtype) if dtype.kind == "i" else steps.astype(dtype)
 
 
 def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
-    """Return which values survive a cast: integers exactly, floats to floats if they stay finite."""
+    """Return which values survive a cast: integers exactly, floats to floats if they stay
+    finite."""
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
             cast = values.astype(dtype)
         if values.dtype.kind == "f":
-            same: npt.NDArray[np.bool_] = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))  # float64 to float32 may round, but not overflow
+            # float64 to float32 may round, but not overflow
+            same: npt.NDArray[np.bool_] = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))
             return same
         inside = cast.astype(np.float64) < float(_limits(values.dtype)[1]) + 1
         exact: npt.NDArray[np.bool_] = inside & (np.where(inside, cast, 0).astype(values.dtype) == values)

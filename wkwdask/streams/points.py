@@ -22,14 +22,16 @@ _REMOTE_READERS = 16
 
 
 def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return the values at points, shape (n, 3), as an array of shape (n, c). Chunks of a remote volume are read concurrently."""
+    """Return the values at points, shape (n, 3), as an array of shape (n, c). Chunks of a remote
+    volume are read concurrently."""
     outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
     if outside.size:
         raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")
     values = np.zeros((len(points), volume.num_channels), volume.dtype)
     if not len(points):
         return values
-    # Number the chunks and sort the points by chunk: one read of the common box of its points then decodes each chunk once.
+    # Number the chunks and sort the points by chunk: one read of the common box of its points then
+    # decodes each chunk once.
     chunks = (points - volume.origin) // volume.chunk_shape
     low = chunks.min(axis=0)
     number = np.ravel_multi_index(tuple((chunks - low).T), tuple(chunks.max(axis=0) - low + 1))

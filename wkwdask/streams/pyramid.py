@@ -1,7 +1,8 @@
 """All coarser mags of a region from one pass over its bricks.
 
-A brick is reduced into its parent, the brick of the next mag that contains it. A parent whose last part has arrived is complete: it is yielded, and reduced
-into its own parent. In one dimension, with two bricks per parent::
+A brick is reduced into its parent, the brick of the next mag that contains it. A parent whose last
+part has arrived is complete: it is yielded, and reduced into its own parent. In one dimension, with
+two bricks per parent::
 
     source bricks   0   1   2   3     arrive in Morton order
                     +---+   +---+
@@ -9,8 +10,9 @@ into its own parent. In one dimension, with two bricks per parent::
                       +-------+
     level 1               0           yielded after source brick 3
 
-If bricks arrive in Morton order, factors 2-2-2 need one pending parent per mag, and other factors a few, so memory does not grow with the region.
-Several threads may push bricks at once. Then a parent is yielded by the thread that adds its last part.
+If bricks arrive in Morton order, factors 2-2-2 need one pending parent per mag, and other factors a
+few, so memory does not grow with the region. Several threads may push bricks at once. Then a parent
+is yielded by the thread that adds its last part.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Brick:
     index: Vec3
     """Index of the brick along x, y, z."""
     voxels: npt.NDArray[Any] | None
-    """Voxels inside the mag's box, shape (c, x, y, z), None if all are zero; valid until the next brick is requested."""
+    """Voxels inside the mag's box, shape (c, x, y, z), None if all are zero; valid until the next
+    brick is requested."""
     topleft: Vec3
     """Absolute voxel of element 0."""
 
@@ -54,7 +57,8 @@ class _PendingBrick:
     """A brick that is not complete yet."""
 
     memory: npt.NDArray[Any] | None
-    """Voxels, shape (c, x, y, z) with x fastest and c slowest, None while all parts so far are zero."""
+    """Voxels, shape (c, x, y, z) with x fastest and c slowest, None while all parts so far are
+    zero."""
     num_missing: int
     """Number of parts (bricks of the finer mag) that have not arrived."""
 
@@ -63,7 +67,8 @@ _MAX_FREE_NBYTES = 256 << 20
 
 
 class FreeBricks:
-    """Memory of bricks that is kept for the next streams of the process. New memory takes about as long to allocate as to fill."""
+    """Memory of bricks that is kept for the next streams of the process. New memory takes about as
+    long to allocate as to fill."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
@@ -132,12 +137,14 @@ class PyramidStream:
         return part_of_array(self.source_memory, box, times(brick, self._source_shape))
 
     def push(self, brick: Vec3, is_zero: bool) -> Iterator[Brick]:
-        """Add a source brick that was read into :meth:`source_view`, and yield every brick that it completes."""
+        """Add a source brick that was read into :meth:`source_view`, and yield every brick that it
+        completes."""
         box = self.source_box(brick)
         yield from self._reduce_into(0, None if is_zero else self.source_memory, box, times(brick, self._source_shape))
 
     def push_chunks(self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3) -> Iterator[Brick]:
-        """Add a source brick chunk by chunk, and yield every brick that it completes. Each chunk is reduced while it is in the cache of the core."""
+        """Add a source brick chunk by chunk, and yield every brick that it completes. Each chunk is
+        reduced while it is in the cache of the core."""
         plan_level, box, index = self._plan.levels[0], self.source_box(brick), self._plan.parent(0, brick)
         target_corner = times(index, plan_level.brick_shape)
         pending = self._pending_brick(0, index)
@@ -151,17 +158,20 @@ class PyramidStream:
             if voxels.shape[1:] == chunk_shape and all(channel.flags.f_contiguous for channel in voxels):
                 self._reduce_channels(voxels, inside, topleft, memory, target_corner, plan_level.factor)
                 continue
-            # A chunk cut by the border of the volume may end inside a window, so it is padded to its full shape. Only voxels inside the box count.
+            # A chunk cut by the border of the volume may end inside a window, so it is padded to
+            # its full shape. Only voxels inside the box count.
             padded = self._acquire(chunk_shape)
             part_of_array(padded, inside, topleft)[...] = part_of_array(voxels, inside, topleft)
             self._reduce_channels(padded, inside, topleft, memory, target_corner, plan_level.factor)
             _free_bricks.add(padded)
-        # Chunks that were not pushed are zero. Memory that was used before holds old voxels, so they are cleared.
+        # Chunks that were not pushed are zero. Memory that was used before holds old voxels, so
+        # they are cleared.
         zeros = [cell_box(divide(topleft, chunk_shape), chunk_shape, box).intersection(box) for topleft in missing] if len(missing) < num_chunks else [box]
         yield from self._count_part(pending, 0, index, zeros)
 
     def _reduce_into(self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
-        """Reduce the voxels of ``box``, in ``memory`` whose first voxel is ``corner``, into their parent in a level; no memory means zeros."""
+        """Reduce the voxels of ``box``, in ``memory`` whose first voxel is ``corner``, into their
+        parent in a level; no memory means zeros."""
         plan_level = self._plan.levels[level]
         index = divide(corner, times(plan_level.brick_shape, plan_level.factor))
         pending = self._pending_brick(level, index)
@@ -179,7 +189,8 @@ class PyramidStream:
             return pending
 
     def _memory_of(self, pending: _PendingBrick, level: int, index: Vec3) -> npt.NDArray[Any]:
-        """Return the memory of a pending brick. The first part with data acquires it, and clears it if zero parts came before."""
+        """Return the memory of a pending brick. The first part with data acquires it, and clears it
+        if zero parts came before."""
         with self._counting:
             if pending.memory is None:
                 memory = self._acquire(self._plan.levels[level].brick_shape)
@@ -189,7 +200,8 @@ class PyramidStream:
             return pending.memory
 
     def _count_part(self, pending: _PendingBrick, level: int, index: Vec3, zeros: Iterable[BoundingBox]) -> Iterator[Brick]:
-        """Clear the boxes of a part that are zero, count the part, and yield the completed bricks if it was the last."""
+        """Clear the boxes of a part that are zero, count the part, and yield the completed bricks
+        if it was the last."""
         plan_level = self._plan.levels[level]
         with self._counting:
             if pending.memory is not None:  # a brick without memory is all zero so far
@@ -226,5 +238,6 @@ class PyramidStream:
         return self._allocate(shape) if memory is None else memory
 
     def _allocate(self, shape: Vec3) -> npt.NDArray[Any]:
-        """Allocate (c, x, y, z) with x fastest and c slowest, so that each channel is one Fortran array."""
+        """Allocate (c, x, y, z) with x fastest and c slowest, so that each channel is one Fortran
+        array."""
         return np.zeros((self._channels, *reversed(shape)), self._dtype).transpose(0, 3, 2, 1)

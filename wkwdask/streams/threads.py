@@ -27,10 +27,12 @@ _MIN_PART_NBYTES = 1 << 20
 
 
 def read_on_threads(volume: Volume, out: npt.NDArray[Any], topleft: Vec3, threads: int, first_channel: int = 0) -> None:
-    """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded twice."""
+    """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded
+    twice."""
     parts, chunk = num_parts(threads, out.nbytes), volume.chunk_shape
     if isinstance(volume, StoredArray) and not volume.store.is_local:
-        # A remote volume reads files ahead, so each thread needs one part. It is split between files only: their ranges stay long.
+        # A remote volume reads files ahead, so each thread needs one part. It is split between
+        # files only: their ranges stay long.
         parts, chunk = (1, chunk) if volume.grid.file is None else (threads, volume.grid.file[1:])
     if parts == 1:
         volume.read_into(out, topleft, first_channel)
@@ -40,15 +42,18 @@ def read_on_threads(volume: Volume, out: npt.NDArray[Any], topleft: Vec3, thread
 
 
 def num_parts(threads: int, nbytes: int) -> int:
-    """Return the number of parts in which threads decode so many bytes: several for each thread, so that all finish at about the same time."""
+    """Return the number of parts in which threads decode so many bytes: several for each thread, so
+    that all finish at about the same time."""
     return 1 if threads == 1 else max(1, min(_PARTS_PER_THREAD * threads, nbytes // _MIN_PART_NBYTES))
 
 
 def split_box(box: BoundingBox, origin: Vec3, chunk: Vec3, shard: Vec3, count: int) -> list[BoundingBox]:
-    """Split a box into at least ``count`` parts if it has so many chunks, in the order of the memory of a Fortran array.
+    """Split a box into at least ``count`` parts if it has so many chunks, in the order of the
+    memory of a Fortran array.
 
-    Parts are cut between shards if there are enough of them, else between groups of 2**k chunks, which are few ranges of a file in Morton order. An axis
-    is split only if the later ones do not give enough parts.
+    Parts are cut between shards if there are enough of them, else between groups of 2**k chunks,
+    which are few ranges of a file in Morton order. An axis is split only if the later ones do not
+    give enough parts.
     """
     cuts: list[list[int]] = []
     for axis in (2, 1, 0):
@@ -62,14 +67,18 @@ def split_box(box: BoundingBox, origin: Vec3, chunk: Vec3, shard: Vec3, count: i
     z, y, x = cuts
     return [
         BoundingBox.from_corners((x[i], y[j], z[k]), (x[i + 1], y[j + 1], z[k + 1]), box.mag)
-        for k in range(len(z) - 1) for j in range(len(y) - 1) for i in range(len(x) - 1)
-    ]  # fmt: skip
+        for k in range(len(z) - 1)
+        for j in range(len(y) - 1)
+        for i in range(len(x) - 1)
+    ]
 
 
 def for_each(function: Callable[[_Item], object], items: Sequence[_Item], threads: int) -> None:
-    """Call a function for each item on this thread and on ``threads - 1`` others, which end before this returns.
+    """Call a function for each item on this thread and on ``threads - 1`` others, which end before
+    this returns.
 
-    Items are started in order. After an error no more are started, and of several errors that of the first item is raised, as in a loop.
+    Items are started in order. After an error no more are started, and of several errors that of
+    the first item is raised, as in a loop.
     """
     pending, errors = deque(enumerate(items)), {}  # its methods are atomic
     interrupted = -1
@@ -99,10 +108,12 @@ def for_each(function: Callable[[_Item], object], items: Sequence[_Item], thread
         while thread.is_alive():
             try:
                 thread.join()
-            except KeyboardInterrupt as error:  # wait all the same: the thread writes into memory of the caller
+            except KeyboardInterrupt as error:
+                # wait all the same: the thread writes into memory of the caller
                 errors[interrupted] = error
     if errors:
         try:
             raise errors[min(errors)]
         finally:
-            errors.clear()  # tracebacks refer to this frame, so they would keep the caller's array alive
+            # tracebacks refer to this frame, so they would keep the caller's array alive
+            errors.clear()

@@ -1,4 +1,5 @@
-"""Bricks of a finer mag, made from a coarse one: each source voxel becomes a box of equal voxels."""
+"""Bricks of a finer mag, made from a coarse one: each source voxel becomes a box of equal
+voxels."""
 
 from __future__ import annotations
 
@@ -31,20 +32,23 @@ class UpsampleStream:
         self._memory = np.empty(num_channels * math.prod(plan.brick_shape), dtype)
 
     def source_memory(self, reading: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
-        """Allocate memory (c, x, y, z) for the source voxels of a reading, and return it with its lowest voxel."""
+        """Allocate memory (c, x, y, z) for the source voxels of a reading, and return it with its
+        lowest voxel."""
         box = self._plan.source_box_of(self._plan.reading_box(reading))
         memory = np.empty((self._channels, *reversed(box.size)), self._memory.dtype)
         return memory.transpose(0, 3, 2, 1), box.topleft
 
     def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[tuple[Vec3, npt.NDArray[Any] | None]]:
-        """Yield index and voxels of each brick of a reading: voxels inside the box (c, x, y, z), valid until the next brick; None if all are zero."""
+        """Yield index and voxels of each brick of a reading: voxels inside the box (c, x, y, z),
+        valid until the next brick; None if all are zero."""
         corner = self._plan.source_box_of(self._plan.reading_box(reading)).topleft
         for index in self._plan.bricks(reading):
             yield index, None if source is None else self._brick(index, source, corner)
 
     def _brick(self, index: Vec3, source: npt.NDArray[Any], corner: Vec3) -> npt.NDArray[Any] | None:
         """Repeat the source voxels of a brick, and crop the result to the box."""
-        # One axis, factor 4. The box starts inside a source voxel, so the repeated voxels start before the box:
+        # One axis, factor 4. The box starts inside a source voxel, so the repeated voxels start
+        # before the box:
         #
         #   source    |  a  |  b  |  c  |
         #   repeated  |aaaa|bbbb|cccc|
@@ -56,7 +60,8 @@ class UpsampleStream:
         planes = part_of_array(source, source_box, corner).transpose(0, 3, 2, 1)
         if not planes.view(self._unsigned).any():  # as bits: -0.0 must be written
             return None
-        repeats = vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])  # a source voxel may be larger than a brick
+        # a source voxel may be larger than a brick
+        repeats = vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])
         shape = [n * repeat for n, repeat in zip(planes.shape[:0:-1], repeats, strict=True)]
         out = self._memory[: self._channels * math.prod(shape)].reshape(self._channels, *reversed(shape))
         repeat_voxels(planes, repeats, out)

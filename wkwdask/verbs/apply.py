@@ -76,7 +76,8 @@ class Apply(Plan):
     """Failed tasks after which the job ends at once."""
 
     def need(self) -> Need:
-        """Return the space of the mag: the function is called on a few bricks, where it would run, only if its voxels may not fit."""
+        """Return the space of the mag: the function is called on a few bricks, where it would run,
+        only if its voxels may not fit."""
 
         def encode(_: int, boxes: Sequence[BoundingBox], run_tasks: RunTasks) -> tuple[int, int] | None:
             sizes = run_tasks([SizeSpec(self.application, self.target, box).task() for box in boxes])
@@ -164,7 +165,8 @@ def make_reduction(function: Callable[..., Any], urls: Sequence[str | os.PathLik
 
 
 def _spec(first: Volume, mag: Mag, target: str | os.PathLike[str] | None, options: ApplyOptions) -> LevelSpec:
-    """Return the level of the result, by default of the type in which the target stores that of the first source."""
+    """Return the level of the result, by default of the type in which the target stores that of the
+    first source."""
     default = first.dtype if target is None else format_of_target(target).stored_dtype(first.dtype)
     return LevelSpec(first.box.in_mag(mag), np.dtype(default if options.dtype is None else options.dtype), options.num_channels)
 
@@ -196,10 +198,18 @@ def lay_out_apply(
     }
     names = ",".join(volume.name for volume in sources.volumes)
     settings = settings_of(
-        _COMMAND, function=function_name(function), arguments=options.arguments, token=options.token, sources=names,
-        box=box_setting(spec.box), skips_empty=int(options.skips_empty), dtype=spec.dtype.name, channels=spec.num_channels,
-        input=",".join(map(source_token, sources.all)), **optional_settings,
-    )  # fmt: skip
+        _COMMAND,
+        function=function_name(function),
+        arguments=options.arguments,
+        token=options.token,
+        sources=names,
+        box=box_setting(spec.box),
+        skips_empty=int(options.skips_empty),
+        dtype=spec.dtype.name,
+        channels=spec.num_channels,
+        input=",".join(map(source_token, sources.all)),
+        **optional_settings,
+    )
     draft, array = stage_level(levels, f"{_COMMAND} {function_name(function)}", settings, existing, settings_are_complete=False)
     grid = BrickGrid(target_image.mag, spec.voxel_nbytes, array.chunk_shape, array.shard_shape, array.origin, draft.shape())
     application = plan_application(function, sources, options, grid, workers)
@@ -213,4 +223,5 @@ def _task_nbytes(application: AppliedFunction, target: TargetArray) -> int:
     """Estimate the peak memory of a task [bytes]."""
     grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
     voxel_nbytes = target.dtype.itemsize * target.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)
-    return 2 * grown * voxel_nbytes  # one brick with halo of each source and of the result, doubled for the function's own arrays
+    # one brick with halo of each source and of the result, doubled for the function's own arrays
+    return 2 * grown * voxel_nbytes

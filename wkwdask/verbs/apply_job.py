@@ -60,7 +60,8 @@ def read_padded(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
-    """Read the voxels of a box of another mag: those of a finer volume unreduced, those of a coarser volume repeated."""
+    """Read the voxels of a box of another mag: those of a finer volume unreduced, those of a
+    coarser volume repeated."""
     if is_finer(volume.box.mag, box.mag):
         return read_padded(volume, box.in_mag(volume.box.mag))
     coarse_box = box.in_mag(volume.box.mag)
@@ -74,7 +75,8 @@ def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def read_mask(volume: Volume, box: BoundingBox) -> npt.NDArray[np.bool_]:
-    """Return which voxels of a box are nonzero in any channel of a volume of any mag, shape (x, y, z)."""
+    """Return which voxels of a box are nonzero in any channel of a volume of any mag, shape (x, y,
+    z)."""
     mask: npt.NDArray[np.bool_] = (read_aligned(volume, box) != 0).any(axis=0)
     if not is_finer(volume.box.mag, box.mag):
         return mask
@@ -83,10 +85,20 @@ def read_mask(volume: Volume, box: BoundingBox) -> npt.NDArray[np.bool_]:
 
 
 _LASTING_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
     ValueError,
-)  # fmt: skip
-"""Errors that depend on code and data alone, so a retry is useless. Others may be temporary: files, memory, timeouts, devices."""
+)
+"""Errors that depend on code and data alone, so a retry is useless. Others may be temporary: files,
+memory, timeouts, devices."""
 
 
 class Computation(Protocol):
@@ -120,7 +132,8 @@ class AppliedFunction:
     """A user's function, and the volumes and boxes to which it is applied."""
 
     function: Callable[..., Any]
-    """Called with one array per source, shape (x, y, z), or (c, x, y, z) for a source of several channels."""
+    """Called with one array per source, shape (x, y, z), or (c, x, y, z) for a source of several
+    channels."""
     sources: tuple[Volume, ...]
     plan: BrickPlan
     halo: Vec3 = (0, 0, 0)
@@ -130,7 +143,8 @@ class AppliedFunction:
     where: BoundingBox | None = None
     """Box to compute [voxels of the mag]; voxels outside become zero."""
     skips_empty: bool = False
-    """Whether bricks become zero, without a call, where the first source (with the halo) is zero."""
+    """Whether bricks become zero, without a call, where the first source (with the halo) is
+    zero."""
     attempts: int = 1
     """Maximal number of calls per brick."""
     origin: Vec3 = (0, 0, 0)
@@ -152,10 +166,11 @@ class AppliedFunction:
         return reduce(and_, maps) if maps else cell_map(self.plan.box, self.plan.region_shape, self.sources[0].name, fill=True)
 
     def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> CellMap:
-        """Return the map of regions that, grown by a halo, touch a stored shard of a volume of any mag."""
+        """Return the map of regions that, grown by a halo, touch a stored shard of a volume of any
+        mag."""
         regions = cell_map(self.plan.box, self.plan.region_shape, volume.name)
-        # A cell is as long as a region, but at least one voxel of the volume. The map of occupied cells begins at the first cell of the volume, while
-        # boxes count from voxel 0.
+        # A cell is as long as a region, but at least one voxel of the volume. The map of occupied
+        # cells begins at the first cell of the volume, while boxes count from voxel 0.
         x, y, z = divide(times(region_shape, box.mag.factors), volume.box.mag.factors)
         shape = (max(1, x), max(1, y), max(1, z))
         first = divide(volume.box.topleft, shape)
@@ -167,8 +182,10 @@ class AppliedFunction:
         return regions
 
     def compute(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Read a brick with its halo from all sources and call the function, again after a temporary error; return its result, or () for an empty brick."""
-        # The halo ends at the border of the volume, which the function then treats like the border of a whole array.
+        """Read a brick with its halo from all sources and call the function, again after a
+        temporary error; return its result, or () for an empty brick."""
+        # The halo ends at the border of the volume, which the function then treats like the border
+        # of a whole array.
         #   |<- halo ->|<------ brick ------>|<- halo ->|     inside the volume: the function gets all of it, and the brick is cut out of its result
         #              |<------ brick ------>|<- halo ->|     at the border of the volume
         grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
@@ -240,7 +257,8 @@ def takes_box(function: Callable[..., Any]) -> bool:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return the name of a function, or of the function inside a partial or the type of a callable object."""
+    """Return the name of a function, or of the function inside a partial or the type of a callable
+    object."""
     if isinstance(function, partial):
         return str(vars(function).get("__name__") or function_name(function.func))
     module = getattr(function, "__module__", None) or type(function).__module__
@@ -303,7 +321,8 @@ class ApplySpec(SourceSpec):
 
     def run(self) -> Result:
         application, plan = self.application, self.application.plan
-        states = application.states(self.region)  # before reading: a file that changes during the read then fails the check on resume
+        # before reading: a file that changes during the read then fails the check on resume
+        states = application.states(self.region)
         part = None if plan.contains_whole_shards(self.target.shard_shape) else self.region
         with BrickWriter(self.target, plan.brick_shape, part) as writer:
             for brick in plan.bricks(self.region):
@@ -322,7 +341,8 @@ class ApplyJob(RegionJob):
 
 @dataclass(frozen=True, slots=True)
 class SizeSpec:
-    """Task that computes and encodes a brick and stores nothing; its value is the stored and the decoded size."""
+    """Task that computes and encodes a brick and stores nothing; its value is the stored and the
+    decoded size."""
 
     application: Computation
     target: TargetArray
@@ -339,7 +359,8 @@ class SizeSpec:
 
 @dataclass(frozen=True, slots=True)
 class TrialSpec:
-    """Task that calls the function once and stores nothing, to find mistakes before a job starts."""
+    """Task that calls the function once and stores nothing, to find mistakes before a job
+    starts."""
 
     application: AppliedFunction
     stored: Stored | None
@@ -351,7 +372,8 @@ class TrialSpec:
         return Task(f"the trial of {function_name(self.application.function)}", "trial", TrialSpec.run, self)
 
     def run(self) -> Result:
-        """Call the function on a block in the middle of the volume. If that fails, call it on the brick around the block: it may need a larger box."""
+        """Call the function on a block in the middle of the volume. If that fails, call it on the
+        brick around the block: it may need a larger box."""
         application, box = self.application, self.application.plan.box
         selected = box if application.where is None else application.where
         failure: Exception
@@ -403,7 +425,8 @@ class ReduceSpec:
 
 
 class ReduceJob:
-    """Job that reduces volumes to one value. Values are combined in the order of regions, not of completion, so that float sums are reproducible."""
+    """Job that reduces volumes to one value. Values are combined in the order of regions, not of
+    completion, so that float sums are reproducible."""
 
     def __init__(self, application: AppliedFunction, combine: Callable[[Any, Any], Any]) -> None:
         self._application, self._combine = application, combine

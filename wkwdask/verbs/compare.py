@@ -87,7 +87,8 @@ def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: Bou
 
 
 def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
-    """Format the bits of two values in hexadecimal if they print alike; otherwise return two empty strings."""
+    """Format the bits of two values in hexadecimal if they print alike; otherwise return two empty
+    strings."""
     if str(first.item()) != str(second.item()):
         return "", ""
     width = 2 * first.dtype.itemsize
@@ -142,7 +143,8 @@ class CopyCheckSpec:
         )
 
     def run(self) -> Result:
-        """Compare brick by brick. The value is also False if a chunk cannot be read, since it may differ."""
+        """Compare brick by brick. The value is also False if a chunk cannot be read, since it may
+        differ."""
         bricks = _bricks(self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape))
         try:
             return Result((), value=all(map(self._holds, bricks)))
@@ -155,7 +157,8 @@ class CopyCheckSpec:
 
 
 class EqualSpec(CompareSpec):
-    """Task that raises an error if one region differs. Its result has no value, so it fits into a journal."""
+    """Task that raises an error if one region differs. Its result has no value, so it fits into a
+    journal."""
 
     __slots__ = ()
 

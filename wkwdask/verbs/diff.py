@@ -119,18 +119,28 @@ class Diff(Card):
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
         return {
-            "equal": self.equal, "voxels_compared": self.voxels_compared, "voxels_different": self.voxels_different,
-            "only_first": self.only_first, "only_second": self.only_second, "volumes": [_volume_json(volume) for volume in self.volumes],
-        }  # fmt: skip
+            "equal": self.equal,
+            "voxels_compared": self.voxels_compared,
+            "voxels_different": self.voxels_different,
+            "only_first": self.only_first,
+            "only_second": self.only_second,
+            "volumes": [_volume_json(volume) for volume in self.volumes],
+        }
 
 
 def _volume_json(volume: VolumeDiff) -> dict[str, Any]:
     return {
-        "name": volume.name, "first": volume.first, "second": volume.second, "equal": volume.equal, "mismatches": volume.mismatches,
-        "box": _box_json(volume.box), "voxels_compared": volume.voxels_compared, "voxels_different": volume.voxels_different,
+        "name": volume.name,
+        "first": volume.first,
+        "second": volume.second,
+        "equal": volume.equal,
+        "mismatches": volume.mismatches,
+        "box": _box_json(volume.box),
+        "voxels_compared": volume.voxels_compared,
+        "voxels_different": volume.voxels_different,
         "box_of_differences": _box_json(volume.box_of_differences),
         "listed": list(map(_difference_json, volume.listed)),
-    }  # fmt: skip
+    }
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:
@@ -196,7 +206,8 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
     for name, (a, mag_a), (b, mag_b) in layer_pairs:
         if mag_a is not None and mag_b is not None and mag_a != mag_b:
             raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: only equal mags can be compared")
-        # Levels pair by their mags. Scales of precomputed volumes that have no mag pair by their ratios to mag 1.
+        # Levels pair by their mags. Scales of precomputed volumes that have no mag pair by their
+        # ratios to mag 1.
         selected = mag or mag_a or mag_b
         all_scales = [_scales_by_ratio(image) if selected is None else {} for image in (a, b)]
         named = [ratio for image, its_scales in zip((a, b), all_scales, strict=True) if _names_scale(image) for ratio in its_scales]
@@ -214,7 +225,8 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
 
 
 def _is_plain(url: str | os.PathLike[str]) -> bool:
-    """Return whether a path contains image or array files without a position. A Zarr array has a position if it belongs to an image or its URL names Zarr."""
+    """Return whether a path contains image or array files without a position. A Zarr array has a
+    position if it belongs to an image or its URL names Zarr."""
     if contains_plain_arrays(url):
         its_format = format_of(url)
         return its_format is not None and not its_format.is_image(url)
@@ -232,7 +244,8 @@ def _is_plain(url: str | os.PathLike[str]) -> bool:
 def _pair_plain(
     first: str | os.PathLike[str], second: str | os.PathLike[str], plain: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
 ) -> MagPair:
-    """Pair a volume with image or array files, whose first voxel is placed at the corner of the volume's box."""
+    """Pair a volume with image or array files, whose first voxel is placed at the corner of the
+    volume's box."""
     urls = (first, second)
     placed: list[AnyVolume | None] = [None if is_plain else open_stored(url, layer, mag)[1] for url, is_plain in zip(urls, plain, strict=True)]
     reference = next((volume for volume in placed if volume is not None), None)
@@ -286,10 +299,12 @@ _Named = tuple[str, tuple["Image", Mag | None], tuple["Image", Mag | None]]
 
 
 def _pair_layers(first: ResolvedUrl, second: ResolvedUrl, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
-    """Pair layers by name; return the pairs, and the names of unpaired layers. Two single layers are a pair under any names."""
+    """Pair layers by name; return the pairs, and the names of unpaired layers. Two single layers
+    are a pair under any names."""
     if layer is not None:
         has_layer = [any(image.name == layer for image in resolved.layers) for resolved in (first, second)]
-        # A single layer of another name pairs with the named one. Datasets need the name at least once.
+        # A single layer of another name pairs with the named one. Datasets need the name at least
+        # once.
         a, b = (
             resolved.readable(resolved.layers[0])
             if len(resolved.layers) == 1 and not has and (other_has or resolved.layers[0].container is None)
@@ -303,13 +318,15 @@ def _pair_layers(first: ResolvedUrl, second: ResolvedUrl, layer: str | None) -> 
     by_name = ({image.name: image for image in first.layers}, {image.name: image for image in second.layers})
     names = [name for name in by_name[0] if name in by_name[1]]
     if not names and 1 in (len(first.layers), len(second.layers)):
-        (first if len(second.layers) == 1 else second).choose(None)  # raises an error that asks for a name
+        # raises an error that asks for a name
+        (first if len(second.layers) == 1 else second).choose(None)
     pairs: list[_Named] = [(name, (first.readable(by_name[0][name]), first.mag), (second.readable(by_name[1][name]), second.mag)) for name in names]
     return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
 
 
 def _is_box_declared(layer: Image) -> bool:
-    """Return whether a document declares a layer's box; otherwise the box is the extent of its files."""
+    """Return whether a document declares a layer's box; otherwise the box is the extent of its
+    files."""
     return layer.container is None or layer.container.record is not None
 
 
@@ -327,7 +344,8 @@ def _pair(name: str, first: AnyVolume, second: AnyVolume, declared: tuple[bool, 
 
 
 def _compared_box(first: AnyVolume, second: AnyVolume, declared: tuple[bool, bool], box: BoundingBox | None) -> tuple[BoundingBox, str]:
-    """Return the intersection of both boxes, and the mismatch if they differ. Where both boxes are extents of files, missing files count as zeros."""
+    """Return the intersection of both boxes, and the mismatch if they differ. Where both boxes are
+    extents of files, missing files count as zeros."""
     if all(declared):
         a, b = first.box, second.box
     elif any(declared):

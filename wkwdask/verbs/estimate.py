@@ -1,4 +1,5 @@
-"""Estimates of pyramids and conversions before they run: tasks, files, bytes, memory and time, from the plan and a small timed sample of the data."""
+"""Estimates of pyramids and conversions before they run: tasks, files, bytes, memory and time, from
+the plan and a small timed sample of the data."""
 
 from __future__ import annotations
 
@@ -173,7 +174,8 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         if number == 0:
             occupied = source.moved(plan.source_shift).occupied(plan.source_region_shape)
             voxel_nbytes_in = _occupied_voxels(plan, occupied) * _voxel_nbytes(source)
-            ratio = nbytes_in / max(1, voxel_nbytes_in) if sample.ratio is None else sample.ratio  # without a sample, the compression of the source
+            # without a sample, the compression of the source
+            ratio = nbytes_in / max(1, voxel_nbytes_in) if sample.ratio is None else sample.ratio
         else:
             occupied = _regions_with_data(pyramid.passes[number - 1], plan, occupied, staged.targets[len(mags) - 1].shard_shape)
         targets = staged.targets[len(mags) : len(mags) + len(plan.levels)]
@@ -228,7 +230,8 @@ def _voxel_nbytes(volume: Volume) -> int:
 
 
 def _regions_with_data(previous: Pass, plan: Pass, occupied: CellMap, shard_shape: Vec3) -> CellMap:
-    """Return the map of regions of a pass whose source, made by the previous pass, has data; all regions if they are few."""
+    """Return the map of regions of a pass whose source, made by the previous pass, has data; all
+    regions if they are few."""
     level = plan.levels[0]
     if count_cells(level.box, level.region_shape) <= _FEW_REGIONS:
         return cell_map(level.box, level.region_shape, str(level.box), fill=True)
@@ -287,7 +290,8 @@ class ConvertedMag:
     memory_nbytes: int
     """Estimated peak memory of a worker with one thread."""
     seconds: float
-    """Estimated time on one thread, from work timed on a sample on this machine; 0 for an export, which is not sampled."""
+    """Estimated time on one thread, from work timed on a sample on this machine; 0 for an export,
+    which is not sampled."""
     notes: tuple[str, ...] = ()
     """Warnings."""
     shard_shape: Vec3 | None = None
@@ -374,13 +378,26 @@ def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
         occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
         sample = _sample_copy(source, plan, target, occupied)
         nbytes = target.expected_nbytes(shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio)
-        seconds = 0.0 if copies else nbytes_in * sample.seconds_per_byte * _OVERHEAD  # copied chunks are not encoded, so the sample only estimates the size
+        # copied chunks are not encoded, so the sample only estimates the size
+        seconds = 0.0 if copies else nbytes_in * sample.seconds_per_byte * _OVERHEAD
     notes = (*planned.remarks, *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *_start_notes(staged))
     seconds += _SECONDS_PER_TASK * job.num_tasks
     return ConvertedMag(
-        staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, nbytes_in, _BASE_NBYTES + staged.task_nbytes, seconds, notes,
-        target.shard_shape, "" if isinstance(planned, Import) else _path_of(planned), source.name,
-    )  # fmt: skip
+        staged.folders[0],
+        plan.box.size,
+        regions,
+        plan.region_shape,
+        joins,
+        files,
+        nbytes,
+        nbytes_in,
+        _BASE_NBYTES + staged.task_nbytes,
+        seconds,
+        notes,
+        target.shard_shape,
+        "" if isinstance(planned, Import) else _path_of(planned),
+        source.name,
+    )
 
 
 def _path_of(planned: Rechunk) -> str:
@@ -392,9 +409,19 @@ def _estimate_export(export: Export) -> ConvertedMag:
     nbytes = box.volume * source.num_channels * source.dtype.itemsize
     shape = (box.size[0], box.size[1], 1)
     return ConvertedMag(
-        export.target, box.size, box.size[2], shape, 0, 1 if export.is_file else box.size[2], nbytes, nbytes, _BASE_NBYTES, 0.0, export.remarks,
+        export.target,
+        box.size,
+        box.size[2],
+        shape,
+        0,
+        1 if export.is_file else box.size[2],
+        nbytes,
+        nbytes,
+        _BASE_NBYTES,
+        0.0,
+        export.remarks,
         source=source.name,
-    )  # fmt: skip
+    )
 
 
 def _sample_copy(source: Any, plan: Any, target: Any, occupied: CellMap) -> Sample:
@@ -424,7 +451,8 @@ def _middle_brick(plan: Any, region: Vec3) -> BoundingBox:
 
 
 def _read(source: Any, box: BoundingBox) -> tuple[npt.NDArray[Any], int]:
-    """Read a box; return its voxels and the number of decoded bytes. If time is short, only the first sections are read, and repeated for the others."""
+    """Read a box; return its voxels and the number of decoded bytes. If time is short, only the
+    first sections are read, and repeated for the others."""
     voxels = np.zeros((source.num_channels, *box.size), source.dtype)
     if source.chunk_shape[2] != 1:
         source.read_into(voxels, box.topleft)

@@ -1,7 +1,7 @@
 """Export of a level to image files or an array file.
 
-The export is written into a hidden folder beside the target, with a journal, so that an interrupted export can resume. The complete result is then renamed to
-the target.
+The export is written into a hidden folder beside the target, with a journal, so that an interrupted
+export can resume. The complete result is then renamed to the target.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class ExportSpec(SourceSpec):
         return self.source.shard_states(self.box)
 
     def run(self) -> Result:
-        states = self.states()  # before reading: a file that changes during the read then fails the check on resume
+        # before reading: a file that changes during the read then fails the check on resume
+        states = self.states()
         self.output.write(self.source, self.box)
         return Result((), digest(states), nbytes_in=voxel_nbytes(self.source, self.box))
 
@@ -96,7 +97,8 @@ class ExportJob(FlatJob):
             for index in cells(relative_box, cell_shape):
                 yield ExportSpec(source, output, moved(cell_box(index, cell_shape, box).intersection(relative_box), corner)).task()
 
-        super().__init__(tasks, count_cells(relative_box, cell_shape), lambda *_: None)  # tasks write their cells themselves
+        # tasks write their cells themselves
+        super().__init__(tasks, count_cells(relative_box, cell_shape), lambda *_: None)
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Return True: a journaled cell exists. A changed source is an error."""
@@ -154,7 +156,8 @@ class Export(Work[Report]):
         return self.target.lower().endswith((*TIFF_SUFFIXES, ".npy"))
 
     def output(self) -> Output | None:
-        """Return the writer of the target, None for a single TIFF file, which is written section by section."""
+        """Return the writer of the target, None for a single TIFF file, which is written section by
+        section."""
         name = self.target.lower()
         if name.endswith(TIFF_SUFFIXES):
             return None
@@ -165,7 +168,8 @@ class Export(Work[Report]):
         return SectionsOutput(self.staged, self.form, self.compression)
 
     def need(self) -> Need:
-        """Return the space of the files; compressed ones are estimated from a few cells, compressed on trial."""
+        """Return the space of the files; compressed ones are estimated from a few cells, compressed
+        on trial."""
         nbytes = voxel_nbytes(self.source, self.form.box)
         return Need(dirname(self.target), int(_LARGEST_RATIO * nbytes), 0, lambda _: self._size(nbytes), lambda: files.count_tree(self.root))
 
@@ -184,15 +188,19 @@ class Export(Work[Report]):
         return Size(int(SURE_SHARE * likely), likely, 0)
 
     def start(self) -> None:
-        """Take the lock, then continue in the hidden folder of an interrupted export or create a new one."""
+        """Take the lock, then continue in the hidden folder of an interrupted export or create a
+        new one."""
         parent = dirname(self.target)
         files.makedirs(parent)
-        # Target and hidden folder are siblings on one file system, so that the last step is an atomic rename.
+        # Target and hidden folder are siblings on one file system, so that the last step is an
+        # atomic rename.
         with guarded(parent):
             take_lock(self.target, self.owner)
         try:
             if not files.lexists(self.staged):
-                files.remove_tree(self.root)  # left by an export that was killed after it published its target, or before it wrote anything
+                # left by an export that was killed after it published its target, or before it
+                # wrote anything
+                files.remove_tree(self.root)
             _check_free(self.target, self.existing, is_file=self.is_file)
             self._prepare_folder()
         except BaseException:
@@ -200,7 +208,8 @@ class Export(Work[Report]):
             raise
 
     def _prepare_folder(self) -> None:
-        """Create the hidden folder, or keep that of an interrupted export with the same settings."""
+        """Create the hidden folder, or keep that of an interrupted export with the same
+        settings."""
         path = f"{self.root}/{_SETTINGS_NAME}"
         if self.existing == "restart" or not files.exists(path):
             if has_journal(self.root):
@@ -217,7 +226,8 @@ class Export(Work[Report]):
         release_lock(self.target, self.owner)
 
     def suspend(self, error: BaseException) -> None:
-        """End a failed attempt. Journaled work is kept for the next one; without any, the hidden folder is removed."""
+        """End a failed attempt. Journaled work is kept for the next one; without any, the hidden
+        folder is removed."""
         try:
             if not has_journal(self.root):
                 files.remove_tree(self.root)
@@ -227,7 +237,8 @@ class Export(Work[Report]):
             self.release()
 
     def phases(self) -> Generator[Phase, str, Report]:
-        """Write all cells that the journal does not list, or one TIFF section by section, then publish the target."""
+        """Write all cells that the journal does not list, or one TIFF section by section, then
+        publish the target."""
         title, started = f"exporting {self.source.name}", time.monotonic()
         output, note = self.output(), ""
         if output is None:
@@ -288,15 +299,22 @@ def lay_out_export(
         raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr")
     compression = _compression(path, stored.compression)
     settings = settings_of(
-        _COMMAND, source=mag.name, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=part.value_range,
-        compression=compression, input=source_token(mag),
-    )  # fmt: skip
+        _COMMAND,
+        source=mag.name,
+        box=box_setting(box),
+        channels=",".join(map(str, channels)),
+        dtype=dtype.name,
+        value_range=part.value_range,
+        compression=compression,
+        input=source_token(mag),
+    )
     form = ExportedArray(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag, voxel_size_nm))
     return Export(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
 
 
 def check_suffix(target: str | os.PathLike[str]) -> None:
-    """Raise an error for a target in a format that is only read, such as ``out.h5`` or ``out.h5:/raw``."""
+    """Raise an error for a target in a format that is only read, such as ``out.h5`` or
+    ``out.h5:/raw``."""
     text = os.fspath(target)
     for end in (*(match.start() for match in re.finditer(":", text)), len(text.rstrip("/"))):
         suffix = splitext(text[:end])[1].lower()
@@ -318,7 +336,8 @@ def _voxel_size(mag: StoredArray, voxel_size_nm: VoxelSize | None) -> VoxelSize 
 
 
 def _check_free(target: str, existing: str, *, is_file: bool) -> None:
-    """Raise ExistsError unless the target may be written. A folder is replaced only if it looks like the result of an export."""
+    """Raise ExistsError unless the target may be written. A folder is replaced only if it looks
+    like the result of an export."""
     if not files.lexists(target):
         return
     if files.islink(target):

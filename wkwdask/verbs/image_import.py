@@ -49,7 +49,8 @@ class ImportSource(Volume, Protocol):
         """Return a part of the volume that is small to pickle."""
 
     def cached(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ImportSource]:
-        """Return a reader that decodes each part of the source once, and keeps parts that later readings need in an unnamed file in a scratch folder."""
+        """Return a reader that decodes each part of the source once, and keeps parts that later
+        readings need in an unnamed file in a scratch folder."""
 
 
 class ConvertSpec(UpsampleSpec):
@@ -84,7 +85,8 @@ class SourceOptions:
 
     part: VolumeSelection
     position: Vec3 | None = None
-    """Absolute voxel of the first voxel; None for the position that the source states, else voxel 0."""
+    """Absolute voxel of the first voxel; None for the position that the source states, else voxel
+    0."""
     axes: str | None = None
     fill: bool = False
     """Whether unreadable sections become zeros."""
@@ -110,7 +112,8 @@ class Import(Plan):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes on the source and on differences of the mag from it, for the plan and the report."""
+        """Notes on the source and on differences of the mag from it, for the plan and the
+        report."""
         cast = cast_note(self.source.source, self.source.dtype) if isinstance(self.source, ConvertedVolume) else ""
         return (*self.notes, *filter(None, [cast]))
 
@@ -150,7 +153,8 @@ def names_array_in_file(source: str) -> bool:
 
 
 def open_source(source: Any, options: SourceOptions, mag: Mag, stored_dtype: Callable[[np.dtype[Any]], np.dtype[Any]]) -> OpenedImport:
-    """Open image or array files with the selected channels, type and box; ``stored_dtype`` returns the type in which the target stores voxels of a type."""
+    """Open image or array files with the selected channels, type and box; ``stored_dtype`` returns
+    the type in which the target stores voxels of a type."""
     plain = open_plain(source, PlainOptions(options.position, mag, options.axes, options.fill, options.allow_external))
     part = options.part.stored_by(stored_dtype, plain.volume.dtype)
     return OpenedImport(cropped(part.converted(plain.volume), options.part.box, "the source"), plain, options.fill)

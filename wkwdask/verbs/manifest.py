@@ -1,4 +1,5 @@
-"""Manifests: the SHA-256 of every file below a folder, in the format of ``sha256sum``, which can check them too."""
+"""Manifests: the SHA-256 of every file below a folder, in the format of ``sha256sum``, which can
+check them too."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ _READ_NBYTES = 4 << 20
 
 
 def hashed_files(root: str, inside: str = "", seen: set[str] | None = None) -> Iterator[tuple[str, bool]]:
-    """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job folders and temporaries are left out."""
+    """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job
+    folders and temporaries are left out."""
     seen = set() if seen is None else seen
     real = files.realpath(join(root, inside))
     if real in seen:
@@ -94,7 +96,8 @@ def hash_file(path: str) -> tuple[str, int]:
 
 
 def _pieces(path: str) -> Iterator[bytes]:
-    """Yield the content of a file piece by piece: a data file on a server may be larger than any document."""
+    """Yield the content of a file piece by piece: a data file on a server may be larger than any
+    document."""
     with files.open_file(path) as file:
         if not getattr(file, "encoding", ""):
             yield from (file.read_some(_READ_NBYTES, first) for first in range(0, file.nbytes, _READ_NBYTES))
@@ -129,7 +132,8 @@ class HashSpec:
         """Read the files; the value is (path, hash, bytes) of each existing one."""
         hashes = []
         for path in self.paths:
-            with contextlib.suppress(FileNotFoundError):  # removed since it was listed, or a dangling link
+            with contextlib.suppress(FileNotFoundError):
+                # removed since it was listed, or a dangling link
                 hashes.append((path, *hash_file(f"{self.root}/{path}")))
         return Result((), value=hashes)
 

@@ -1,6 +1,7 @@
 """Planning and job of :func:`wkwdask.build_pyramid`: all coarser mags of an image.
 
-A pass reads one mag once and makes the next few coarser mags. The next pass reads the coarsest of these.
+A pass reads one mag once and makes the next few coarser mags. The next pass reads the coarsest of
+these.
 """
 
 from __future__ import annotations
@@ -88,9 +89,12 @@ class RegionSpec(SourceSpec):
         return self.source.shard_states(self.plan.source_region(self.region))
 
     def run(self) -> Result:
-        """Read the region brick by brick, and write the bricks of each mag once they are complete."""
-        # source bricks -> stream -> bricks of mag 2, 4, 8... -> one writer per mag. A writer keeps a shard open until the last brick of it has come.
-        states = self.states()  # before reading: a file that changes during the read then fails the check on resume
+        """Read the region brick by brick, and write the bricks of each mag once they are
+        complete."""
+        # source bricks -> stream -> bricks of mag 2, 4, 8... -> one writer per mag. A writer keeps
+        # a shard open until the last brick of it has come. before reading: a file that changes
+        # during the read then fails the check on resume
+        states = self.states()
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
         with contextlib.closing(stream), contextlib.ExitStack() as open_writers:
             writers = [open_writers.enter_context(self._writer(level)) for level in range(len(self.targets))]
@@ -106,13 +110,15 @@ class RegionSpec(SourceSpec):
         )
 
     def _write_bricks(self, push: Callable[[Vec3], Iterator[Brick]], writers: Sequence[BrickWriter]) -> None:
-        """Read, reduce and encode source bricks on all threads that have no other task; the writers take the results in order."""
+        """Read, reduce and encode source bricks on all threads that have no other task; the writers
+        take the results in order."""
         ordered: OrderedQueue[tuple[int, list[EncodedPiece]]] = OrderedQueue(lambda brick: writers[brick[0]].add(brick[1]))
 
         def work(source_brick: Vec3) -> None:
             try:
                 for brick in push(source_brick):
-                    # Coarser bricks are few, and at the end all are: then other threads may wait for one, and share its encoding.
+                    # Coarser bricks are few, and at the end all are: then other threads may wait
+                    # for one, and share its encoding.
                     pieces = writers[brick.level].encode(brick.index, brick.voxels, is_shared=brick.level > 0 or ordered.is_last)
                     ordered.add((brick.level, brick.index), (brick.level, pieces))
             except BaseException:
@@ -139,7 +145,8 @@ class RegionSpec(SourceSpec):
         return push
 
     def _tile_shape(self) -> Vec3:
-        """Return the shape of one read: that of a source brick, or for local files a part of it that fits the cache of a core and is whole chunks."""
+        """Return the shape of one read: that of a source brick, or for local files a part of it
+        that fits the cache of a core and is whole chunks."""
         source, shape = self.source, list(self.plan.source_brick_shape)
         steps = [math.lcm(*edges) for edges in zip(source.chunk_shape, self.plan.levels[0].factor, strict=True)]
         is_aligned = all(shift % step == 0 for shift, step in zip(source.origin, steps, strict=True))
@@ -153,12 +160,14 @@ class RegionSpec(SourceSpec):
         return shape[0], shape[1], shape[2]
 
     def _chunk_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]] | None:
-        """Return a function that pushes a brick chunk by chunk, without a copy of the brick; None if chunks do not fit windows and bricks."""
+        """Return a function that pushes a brick chunk by chunk, without a copy of the brick; None
+        if chunks do not fit windows and bricks."""
         source = self.source
         if not isinstance(source, StoredArray) or not source.decodes_chunks:
             return None
         shape = source.chunk_shape
-        # Chunks must be whole windows, tile a brick, and start at its corner; else a window or a brick would need two chunks.
+        # Chunks must be whole windows, tile a brick, and start at its corner; else a window or a
+        # brick would need two chunks.
         axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, self.source.origin, strict=True)
         if any(edge % step or brick % edge or shift % edge for edge, step, brick, shift in axes):
             return None
@@ -179,8 +188,8 @@ class RegionSpec(SourceSpec):
         footprint = times(target.shard_shape, level.factor)
         if all(n % m == 0 for n, m in zip(level.region_shape, target.shard_shape, strict=True)):
             return grouped_digests(states, self.source.shard_shape, footprint)
-        # This region writes one part of a shard. A source file that the parts of the shard share counts in one part alone, so that the sum over the parts
-        # is the digest of the whole shard.
+        # This region writes one part of a shard. A source file that the parts of the shard share
+        # counts in one part alone, so that the sum over the parts is the digest of the whole shard.
         region = self.plan.source_region(self.region)
         shard = cell_box(self.region, level.region_shape, level.box).topleft
         index = divide(shard, target.shard_shape)
@@ -229,9 +238,11 @@ class PyramidJob:
         while len(self._occupied) < len(self._passes):
             p = len(self._occupied)
             plan, first = self._passes[p], self._firsts[p]
-            if p and not self.tallies[first - 1].is_complete:  # the pass reads the coarsest mag of the pass before
+            if p and not self.tallies[first - 1].is_complete:
+                # the pass reads the coarsest mag of the pass before
                 break
-            # Coordinates of a pass count from the corner of its first target, so that windows, bricks and shards begin at multiples of their shapes.
+            # Coordinates of a pass count from the corner of its first target, so that windows,
+            # bricks and shards begin at multiples of their shapes.
             source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(plan.source_shift)
             occupied = source.occupied(plan.source_region_shape) if p or self._first_occupied is None else self._first_occupied
             self._occupied.append(occupied)
@@ -243,8 +254,10 @@ class PyramidJob:
         return tasks
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Record receipts; return the joins whose parts are complete, and the next pass as soon as its source is."""
-        joins = self._collector.add(task, result, self._num_parts)  # coarsest mag first: the next pass reads it
+        """Record receipts; return the joins whose parts are complete, and the next pass as soon as
+        its source is."""
+        # coarsest mag first: the next pass reads it
+        joins = self._collector.add(task, result, self._num_parts)
         return chain(self.tasks(), joins)
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
@@ -255,7 +268,8 @@ class PyramidJob:
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         if isinstance(task.spec, RegionSpec) and task.spec.digest() != result.sources:
-            # A changed source is an error. Later passes read mags that this job makes: if one of those has changed, its regions are computed again.
+            # A changed source is an error. Later passes read mags that this job makes: if one of
+            # those has changed, its regions are computed again.
             if task.spec.first_level:
                 return False
             raise source_changed(task, task.spec.states(), self.source)
@@ -274,11 +288,13 @@ class ExistingMag:
     record: npt.NDArray[np.int64] | None
     """Recorded states of its files, see ``wkwdask.store.records``; None without a record."""
     old_box: BoundingBox | None
-    """Box of the finer mag when the record was written [voxels of the finer mag, in the coordinates of ``finer``]."""
+    """Box of the finer mag when the record was written [voxels of the finer mag, in the coordinates
+    of ``finer``]."""
 
 
 def changed_shards(mag: ExistingMag) -> set[Vec3]:
-    """Return the shards that differ from the mag's record, or whose sources have changed since it was written."""
+    """Return the shards that differ from the mag's record, or whose sources have changed since it
+    was written."""
     target, finer = mag.target, mag.finer
     current = grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
     record = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
@@ -286,7 +302,8 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
     shards = current.keys() | recorded.keys()
     changed = {shard for shard in shards if current.get(shard, 0) != recorded.get(shard, 0)}
     changed |= _changed_files(target, record)
-    # Windows at the border contain only voxels inside the box. So a shard changes if a new box cuts its footprint elsewhere, even if no file has changed.
+    # Windows at the border contain only voxels inside the box. So a shard changes if a new box cuts
+    # its footprint elsewhere, even if no file has changed.
     if mag.old_box is not None and mag.old_box != finer.box:
         changed |= {shard for shard in shards if _footprint_in(shard, mag, mag.old_box) != _footprint_in(shard, mag, finer.box)}
     ranges = cell_range(target.box, target.shard_shape)
@@ -343,7 +360,8 @@ class PyramidOptions:
     sampling: str | None = None
     """Rule of the ladder, such as ``"anisotropic"``."""
     align_with: str | bool = True
-    """Image whose mags the ladder follows: True for all other images of the dataset, False for none, or a name."""
+    """Image whose mags the ladder follows: True for all other images of the dataset, False for
+    none, or a name."""
     stored: Any = None
     allow_external: bool = False
 
@@ -365,7 +383,8 @@ class Pyramid(Plan):
     occupied: CellMap | None = field(default=None, compare=False, repr=False)
     """Regions of the first pass with a stored file, None if unknown."""
     placed_as: str = ""
-    """Description of the voxels around the boxes of the mags, see :class:`wkwdask.model.target_image.NewLevels`."""
+    """Description of the voxels around the boxes of the mags, see
+    :class:`wkwdask.model.target_image.NewLevels`."""
 
     def job(self) -> PyramidJob:
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero, occupied=self.occupied)
@@ -432,7 +451,7 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     levels = target_image.new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
     settings = settings_of(
         "build_pyramid", box=box_setting(source.box), mags=",".join(mag.name for mag in mags), method=method, ignore_zero=options.ignore_zero
-    )  # fmt: skip
+    )
     fingerprint = {**source_fingerprint(source), "source": source.box.mag.name}
     draft = stage(f"build_pyramid of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **fingerprint}, existing)
     targets = levels.staged(draft.root)
@@ -445,7 +464,8 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     record = {"regions": regions, "presence": digest_of_cells(occupied)}
     task_nbytes = max((plan.memory_nbytes(voxel_nbytes) + len(plan.levels) * MEMORY_NBYTES for plan in passes), default=0)
     staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, record, is_pyramid=True, task_nbytes=task_nbytes)
-    known = occupied[0] if passes and not any(passes[0].source_shift) else None  # a job moves its source, and with it the regions
+    # a job moves its source, and with it the regions
+    known = occupied[0] if passes and not any(passes[0].source_shift) else None
     return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings, known, levels.placed_as)
 
 
@@ -465,6 +485,7 @@ def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[M
             raise ValueError("mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other")
         return sorted_mags(options.mags, finest, "finest")
     box = image_box(image, source)
-    sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section keeps its thickness
+    # a single section keeps its thickness
+    sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")
     coarsest = options.coarsest if options.coarsest is not None else default_coarsest(box)
     return mag_ladder(finest, coarsest, size, sampling, aligned_mags(image, options.align_with))

@@ -31,7 +31,8 @@ class Sample:
     stored_nbytes: int = 0
     """Size of their chunks."""
     coarser: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The same two numbers of coarser mags, by their index, where whole bricks of them were sampled."""
+    """The same two numbers of coarser mags, by their index, where whole bricks of them were
+    sampled."""
 
     def ratio_of(self, level: int) -> float | None:
         """Return the ratio of a mag, or that of the first one."""
@@ -50,7 +51,8 @@ class Sample:
 
 
 def sample_pyramid(pyramid: Any) -> Sample:
-    """Stream a few bricks of the first pass without writing them; the ratio is that of the first mag."""
+    """Stream a few bricks of the first pass without writing them; the ratio is that of the first
+    mag."""
     plan, targets = pyramid.passes[0], pyramid.staged.targets
     source = pyramid.source.moved(plan.source_shift)
     stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
@@ -88,7 +90,8 @@ def sample_pyramid(pyramid: Any) -> Sample:
 
 
 def _spread_bricks(bricks: Sequence[Vec3], group: int, places: int) -> Sequence[Vec3]:
-    """Return a few neighbouring source bricks from each of some places: those that make one brick of the first mag, within limits."""
+    """Return a few neighbouring source bricks from each of some places: those that make one brick
+    of the first mag, within limits."""
     count = max(_FEWEST_BRICKS, min(group, _MOST_BRICKS))
     starts = (max(0, (2 * place + 1) * len(bricks) // places - count) // 2 // group * group for place in range(places))
     return list(dict.fromkeys(brick for first in starts for brick in bricks[first : first + count]))

@@ -1,6 +1,8 @@
-"""Planning of jobs that store one mag again, in the same or another format: ``rechunk``, ``compress``, ``copy``, ``convert`` and ``merge``.
+"""Planning of jobs that store one mag again, in the same or another format: ``rechunk``,
+``compress``, ``copy``, ``convert`` and ``merge``.
 
-Chunks are spliced (copied as stored) where source and target encode them alike, else decoded and encoded.
+Chunks are spliced (copied as stored) where source and target encode them alike, else decoded and
+encoded.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class LayerSelection:
         return selected[:1] if self.finest_only else selected
 
     def only(self, mag: Mag | None, source: Any) -> LayerSelection:
-        """Return the selection restricted to the mag that the path of a source names, if it names one."""
+        """Return the selection restricted to the mag that the path of a source names, if it names
+        one."""
         if mag is not None and self.mags is not None and self.mags != (mag,):
             raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; name the layer's folder to choose a mag")
         return self if mag is None else replace(self, mags=(mag,))
@@ -91,7 +94,8 @@ class LayerSelection:
 
 
 def check_alike(copies: Sequence[CopySource]) -> None:
-    """Raise UnsupportedError, before any mag of a layer is made, unless all have the same type and number of channels."""
+    """Raise UnsupportedError, before any mag of a layer is made, unless all have the same type and
+    number of channels."""
     first = copies[0].source
     for volume in (copy.source for copy in copies[1:]):
         if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
@@ -127,7 +131,8 @@ class Rechunk(Plan):
     why_decoded: str = ""
     """Why chunks are decoded and encoded, an empty text if they are spliced."""
     placed_as: str = ""
-    """Description of the voxels around the box, see :class:`wkwdask.model.target_image.NewLevels`."""
+    """Description of the voxels around the box, see
+    :class:`wkwdask.model.target_image.NewLevels`."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -156,19 +161,22 @@ class Rechunk(Plan):
         if report.voxels and not report.files:
             notes.append(f"{folder} is all zero, as {self.volume.name} is")
         notes += self.remarks
-        if tally.outside and self.volume.box.size == self.stored.box.size:  # a part was not chosen, so nobody expects that voxels are left out
+        if tally.outside and self.volume.box.size == self.stored.box.size:
+            # a part was not chosen, so nobody expects that voxels are left out
             found = "of those that were checked " if self.target.keeps_files else ""
             fate = "copied; strict_box=True leaves them out" if self.target.keeps_files else "left out"
             notes.append(f"{self.volume.name}: {counted(tally.outside, 'chunk')} {found}had nonzero voxels outside of the bounding box, which were {fate}")
         return Outcome(job.tallies, "; ".join(filter(None, notes)))
 
     def need(self) -> Need:
-        """Return the space of the new mag: where chunks are copied, of the stored files, else of chunks encoded on trial."""
+        """Return the space of the new mag: where chunks are copied, of the stored files, else of
+        chunks encoded on trial."""
         sampled = need_of(self.staged, self.job, encoded_like([self.target], lambda _, box: read_voxels(self.volume, box)))
         return sampled if self.decodes else replace(sampled, measure=partial(self._copied_size, sampled))
 
     def _copied_size(self, sampled: Need, run_tasks: RunTasks) -> Size:
-        """Return the size of files from which chunks are copied. A box that cuts files needs less, and on some file systems a copy shares its blocks."""
+        """Return the size of files from which chunks are copied. A box that cuts files needs less,
+        and on some file systems a copy shares its blocks."""
         size, states = sampled.measure(run_tasks), self.volume.stored_states()
         nbytes = int(states[:, 3].sum())
         is_exact = nbytes > 0 and size.likely_nbytes > SURE_SHARE * nbytes and self.volume.box.size == self.stored.box.size
@@ -190,7 +198,8 @@ class RechunkOptions:
     translate: Vec3 = (0, 0, 0)
     """Shift of the voxels [voxels of mag 1]."""
     command: str = "rechunk"
-    """Command of the user. A ``copy`` keeps whole files, with their voxels outside the bounding box."""
+    """Command of the user. A ``copy`` keeps whole files, with their voxels outside the bounding
+    box."""
     allow_external: bool = False
 
 
@@ -213,7 +222,8 @@ class CopySource:
 
 
 def lay_out_copy(target: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
-    """Plan one level with the voxels of a volume, or resume the interrupted job of the same settings."""
+    """Plan one level with the voxels of a volume, or resume the interrupted job of the same
+    settings."""
     levels = target.new_levels([copy.spec], options, existing=existing)
     return copy_into(copy, levels, existing, workers, encodes="level" in options.explicit())
 
@@ -246,7 +256,8 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
 
 
 def levels_in_box(level_copies: Sequence[LevelCopy], box: BoundingBox | None) -> tuple[list[LevelCopy], str]:
-    """Return the levels to copy, without those that have no voxels in a box where others have some; and a note on the levels left out."""
+    """Return the levels to copy, without those that have no voxels in a box where others have some;
+    and a note on the levels left out."""
     found = list(level_copies) if box is None else [level_copy for level_copy in level_copies if is_in_box(level_copy.level.open(), box)]
     if not found:
         return list(level_copies), ""
@@ -255,7 +266,8 @@ def levels_in_box(level_copies: Sequence[LevelCopy], box: BoundingBox | None) ->
 
 
 def _spec_of_copy(volume: StoredArray, options: RechunkOptions) -> LevelSpec:
-    """Return the level that a copy makes; without a box to copy, its array has all voxels of the source."""
+    """Return the level that a copy makes; without a box to copy, its array has all voxels of the
+    source."""
     return replace(LevelSpec.like(volume, is_copy=True), extent=volume.extent if options.box is None else None)
 
 
@@ -288,13 +300,14 @@ def _check_apart(folder: str, source: str) -> None:
 
 
 def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, command: str = "convert", *, encodes: bool) -> Rechunk:
-    """Plan the copy of a volume into a new level; with ``encodes``, chunks are encoded again, because the user chose the level of the compression."""
+    """Plan the copy of a volume into a new level; with ``encodes``, chunks are encoded again,
+    because the user chose the level of the compression."""
     draft, target = stage_level(levels, command, settings_of(command), existing, {**copy.settings, **source_fingerprint(copy.stored)})
     source, region = relative_to(copy.source, target.origin), draft.shape()
     spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)
     plan: RegionGrid
-    # Splicing copies encoded chunks; regions are whole shards of the target, so no parts are joined. Decoding uses the upsampling job with factor 1, whose
-    # regions may be parts of a shard.
+    # Splicing copies encoded chunks; regions are whole shards of the target, so no parts are
+    # joined. Decoding uses the upsampling job with factor 1, whose regions may be parts of a shard.
     why_decoded = "the level of the compression is given" if encodes else target.why_decoded(source)
     if not why_decoded:
         plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, spec.voxel_nbytes, workers, region)

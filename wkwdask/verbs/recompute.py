@@ -1,4 +1,5 @@
-"""Provenance of coarser levels, and the tasks that compute their shards again to compare or rebuild them."""
+"""Provenance of coarser levels, and the tasks that compute their shards again to compare or rebuild
+them."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class BrokenShard(Protocol):
     """Shard with broken chunks."""
 
     def intact_parts(self, block: Vec3) -> Iterable[tuple[int, npt.NDArray[Any]]]:
-        """Read the intact chunks at an index along x, y, z in the mag: the first channel of each, and its voxels (c, x, y, z)."""
+        """Read the intact chunks at an index along x, y, z in the mag: the first channel of each,
+        and its voxels (c, x, y, z)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class RecomputeSpec:
         )
 
     def run(self) -> Result:
-        """Compute the shard from the finer mag; the value of the result is the :class:`Differences`."""
+        """Compute the shard from the finer mag; the value of the result is the
+        :class:`Differences`."""
         stream = PyramidStream(self.plan, self.method, self.finer.dtype, self.finer.num_channels, ignore_zero=self.ignore_zero)
         differences = Differences()
         broken = None if self.check is None else self.check.open_damaged(self.shard)
@@ -108,9 +111,11 @@ class Provenance:
     method: str
     ignore_zero: bool
     is_known: bool
-    """Whether the level's record or the user states the method. Otherwise it is the usual one of most software."""
+    """Whether the level's record or the user states the method. Otherwise it is the usual one of
+    most software."""
     box: BoundingBox | None = None
-    """Box of the finer level when the level was made [voxels of the finer level], None without a record."""
+    """Box of the finer level when the level was made [voxels of the finer level], None without a
+    record."""
 
     @property
     def is_recorded(self) -> bool:
@@ -126,7 +131,8 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """Plan by which shards of a coarser level are computed, in coordinates that start at the origin of its grid."""
+    """Plan by which shards of a coarser level are computed, in coordinates that start at the origin
+    of its grid."""
 
     finer: Volume
     coarser: Volume
@@ -156,14 +162,16 @@ def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3]
 
 
 def computed_box(scope: LevelScope, source: Volume) -> BoundingBox:
-    """Return the voxels of a level that follow from a finer level. Other software leaves out incomplete windows, so a level may end before that one."""
+    """Return the voxels of a level that follow from a finer level. Other software leaves out
+    incomplete windows, so a level may end before that one."""
     assert scope.mag is not None
     box = source.box.in_mag(scope.mag)
     return box if scope.box is None else box.intersection(scope.box)
 
 
 def left_out_windows(scope: LevelScope, provenance: Provenance) -> BoundingBox | None:
-    """Return the complete windows of a finer level [voxels of the level] unless the level contains all of them."""
+    """Return the complete windows of a finer level [voxels of the level] unless the level contains
+    all of them."""
     source, mag = provenance.source.box, scope.mag
     assert mag is not None
     step = source.mag.step_to(mag)
@@ -173,7 +181,8 @@ def left_out_windows(scope: LevelScope, provenance: Provenance) -> BoundingBox |
 
 
 def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) -> Provenance | None:
-    """Return the recorded provenance of a level; without a record, the next finer level and the user's or the usual method; None if neither is known."""
+    """Return the recorded provenance of a level; without a record, the next finer level and the
+    user's or the usual method; None if neither is known."""
     finer = {other.mag: other for other in finer_levels(layer, scope)}
     if not finer or not scope.can_be_read:
         return None
@@ -186,7 +195,8 @@ def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) ->
 
 
 def recorded_ladder(settings: Mapping[str, Any], finest: Mag | None = None) -> list[Mag]:
-    """Return the mags of the pyramid to which a mag with these creation settings belongs, finest first; empty unless the settings are valid.
+    """Return the mags of the pyramid to which a mag with these creation settings belongs, finest
+    first; empty unless the settings are valid.
 
     ``finest`` is the source if the settings name it by its folder.
     """
@@ -201,7 +211,8 @@ def recorded_ladder(settings: Mapping[str, Any], finest: Mag | None = None) -> l
 def _read_provenance(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
     """Read the provenance from a level's record; return None without a valid one."""
     settings: Any = read_creation_settings(scope.folder, scope.mag)
-    # "source" is a mag, or the folder of a level without a mag. "mags" is the ladder above it, in which each mag is made from the previous one.
+    # "source" is a mag, or the folder of a level without a mag. "mags" is the ladder above it, in
+    # which each mag is made from the previous one.
     named = next((mag for mag, other in finer.items() if other.folder == settings.get("source")), None)
     ladder = recorded_ladder(settings, named)
     try:
@@ -221,7 +232,8 @@ def finer_levels(layer: LayerScope, scope: LevelScope) -> list[Any]:
 
 
 def recompute_specs(scope: LevelScope, provenance: Provenance, broken: set[str]) -> Iterator[RecomputeSpec]:
-    """Yield a task for each shard of a coarser level that exists or has source shards, except broken shards and those with broken sources."""
+    """Yield a task for each shard of a coarser level that exists or has source shards, except
+    broken shards and those with broken sources."""
     rebuild = plan_rebuild(scope, provenance)
     coarser = rebuild.coarser
     ranges = cell_range(coarser.box, coarser.shard_shape)
@@ -231,7 +243,8 @@ def recompute_specs(scope: LevelScope, provenance: Provenance, broken: set[str])
 
 
 def shards_by_coarser(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
-    """Map each shard of a coarser level to the finer shards inside its footprint, all counted from their origin."""
+    """Map each shard of a coarser level to the finer shards inside its footprint, all counted from
+    their origin."""
     source_shards: dict[Vec3, list[Vec3]] = {}
     for x, y, z in shards:
         axes = zip((x, y, z), shape, origin, footprint, strict=True)
@@ -242,9 +255,11 @@ def shards_by_coarser(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3
 
 
 def is_sampled(folder: str, shard: Vec3, share: float) -> bool:
-    """Return whether a shard belongs to a random share of all shards, which is the same in each run."""
+    """Return whether a shard belongs to a random share of all shards, which is the same in each
+    run."""
     if share >= 1:
         return True
-    # The last two folder names and the shard decide, so that a copy of a dataset samples the same shards.
+    # The last two folder names and the shard decide, so that a copy of a dataset samples the same
+    # shards.
     digest = hashlib.blake2b(f"{folder.rsplit('/', 2)[-2:]} {shard}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") < share * 2**32

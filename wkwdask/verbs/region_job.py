@@ -1,4 +1,5 @@
-"""Jobs that make mags region by region: by splicing, which copies stored chunks without decoding them, or by upsampling a coarse mag."""
+"""Jobs that make mags region by region: by splicing, which copies stored chunks without decoding
+them, or by upsampling a coarse mag."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class RegionJob:
-    """Job that makes mags region by region. A shard that several regions share is written as parts, then joined.
+    """Job that makes mags region by region. A shard that several regions share is written as parts,
+    then joined.
 
     The spec of a region is a :class:`SourceSpec` with a ``source``.
     """
@@ -42,12 +44,14 @@ class RegionJob:
         self.num_tasks = 0
         for tally, plan, regions in zip(self.tallies, plans, occupied, strict=True):
             shard_shape = tally.target.shard_shape
-            # Regions are whole shards, or parts of one; in the latter case a join per shard follows its parts.
+            # Regions are whole shards, or parts of one; in the latter case a join per shard follows
+            # its parts.
             tally.expected = int(plan.occupied_shards(shard_shape, regions).sum())
             self.num_tasks += int(regions.sum()) + (0 if plan.contains_whole_shards(shard_shape) else tally.expected)
 
     def levels(self) -> Iterator[tuple[TargetArray, RegionGrid, CellMap, int]]:
-        """Yield each mag with its plan, the map of its regions with data, and the number of shards that they touch."""
+        """Yield each mag with its plan, the map of its regions with data, and the number of shards
+        that they touch."""
         for tally, plan, occupied in zip(self.tallies, self._plans, self._occupied, strict=True):
             yield tally.target, plan, occupied, tally.expected
 
@@ -67,7 +71,8 @@ class RegionJob:
         return int(self._occupied[level][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Return whether the shards or parts of a journaled result still exist; a changed source is an error."""
+        """Return whether the shards or parts of a journaled result still exist; a changed source is
+        an error."""
         if not isinstance(task.spec, JoinSpec):
             check_source(task, result)
         return self._collector.still_exists(result, known)
@@ -80,7 +85,8 @@ def check_source(task: Task, result: Result) -> None:
 
 
 class SourceSpec:
-    """Base of tasks that read a volume; the states of its files decide whether a journaled result is still valid."""
+    """Base of tasks that read a volume; the states of its files decide whether a journaled result
+    is still valid."""
 
     __slots__ = ()
 
@@ -92,7 +98,8 @@ class SourceSpec:
         return digest(self.states())
 
 
-# ----------------------------------------------------------------------------- splicing of stored chunks
+# ----------------------------------------------------------------------------- splicing of stored
+# chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,8 @@ class SpliceSpec(SourceSpec):
         return self.source.shard_states(self.plan.region_box(self.region))
 
     def run(self) -> Result:
-        states = self.states()  # before reading: a file that changes during the read then fails the check on resume
+        # before reading: a file that changes during the read then fails the check on resume
+        states = self.states()
         sources = grouped_digests(states, self.source.shard_shape, self.target.shard_shape)
         box = self.plan.region_box(self.region)
         shards = cells(box, self.target.shard_shape)
@@ -149,8 +157,10 @@ class UpsampleSpec(SourceSpec):
         return self.source.shard_states(self.plan.source_box_of(self.plan.region_box(self.region)))
 
     def run(self) -> Result:
-        """Read the footprint of the region in the source, reading by reading, and write the region."""
-        states = self.states()  # before reading: a file that changes during the read then fails the check on resume
+        """Read the footprint of the region in the source, reading by reading, and write the
+        region."""
+        # before reading: a file that changes during the read then fails the check on resume
+        states = self.states()
         stream = UpsampleStream(self.plan, self.source.dtype, self.source.num_channels)
         part = None if self.plan.contains_whole_shards(self.target.shard_shape) else self.region
         with BrickWriter(self.target, self.plan.brick_shape, part, self.plan.region_box(self.region)) as writer:
@@ -169,7 +179,8 @@ class UpsampleSpec(SourceSpec):
         """Return the digest of the files that a shard or part is made from."""
         box = self.plan.box
         shard = cell_box(receipt.shard, self.target.shard_shape, box).intersection(box)
-        # A source file that two parts of a shard share counts in one of them alone, so that the sum over the parts is the digest of the whole shard.
+        # A source file that two parts of a shard share counts in one of them alone, so that the sum
+        # over the parts is the digest of the whole shard.
         if receipt.part is not None:
             return digest(states_of_part(states, source_file_shape(self.source, self.plan.factor), shard, self.plan.region_box(self.region)))
         source_box = self.plan.source_box_of(shard)
@@ -188,8 +199,9 @@ class UpsampleJob(RegionJob):
 
 def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64]) -> bool:
     """Return whether a finished mag was made from the files that the source has now."""
-    # A source file covers several shards of the finer mag, or several files make one shard. In cells of the larger of both shapes, all shards have the same
-    # source files, and so the same digest.
+    # A source file covers several shards of the finer mag, or several files make one shard. In
+    # cells of the larger of both shapes, all shards have the same source files, and so the same
+    # digest.
     file_shape = source_file_shape(source, target.box.mag.step_to(source.box.mag))
     cell = vec3(np.maximum(file_shape, target.shard_shape).tolist())
     rows = zip(record[:, :3], record[:, 5], strict=True)

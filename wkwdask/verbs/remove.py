@@ -1,6 +1,7 @@
 """Removal of levels: the selection, the checks, and the job that deletes.
 
-Levels are first renamed into a job folder and dropped from the metadata, so that readers never see half of one; then their files are deleted in parallel.
+Levels are first renamed into a job folder and dropped from the metadata, so that readers never see
+half of one; then their files are deleted in parallel.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 _FOLDERS_PER_TASK = 16
 _FILES_PER_TASK = 4096
-_DEPTH = 3  # of the folders that one task deletes, below the job folder: the level, then the first two numbers of its files
+# of the folders that one task deletes, below the job folder: the level, then the first two numbers
+# of its files
+_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class RemoveJob(FlatJob):
         self.nbytes = 0
 
     def finish(self) -> None:
-        """Delete the rest of the levels. Files directly in the job folders stay: they are the job's record."""
+        """Delete the rest of the levels. Files directly in the job folders stay: they are the job's
+        record."""
         for root in self._roots:
             for path, is_folder in _below(root, 1):
                 if is_folder:
@@ -94,7 +98,8 @@ def _groups(paths: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 
 def _below(folder: str, depth: int, *, is_root: bool = True) -> Iterator[tuple[str, bool]]:
-    """Yield folders at some depth below a root, and files above that depth, except those in the root itself, as (path, whether it is a folder)."""
+    """Yield folders at some depth below a root, and files above that depth, except those in the
+    root itself, as (path, whether it is a folder)."""
     with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
         for entry in list(entries):
             if not entry.is_dir(follow_symlinks=False):
@@ -174,19 +179,22 @@ class Removals:
         return tuple(folder for staged in self.staged for folder in staged.folders)
 
     def clear(self) -> None:
-        """Remove the selected folder and its metadata, which list no level any more, if the folder contains nothing else."""
+        """Remove the selected folder and its metadata, which list no level any more, if the folder
+        contains nothing else."""
         unlink_dangling(self.links)
         for folder in dict.fromkeys((*map(dirname, self.roots), *self.ended_images)):
             remove_if_empty(folder)
         if self.whole is not None:
             if not self.staged:
-                _remove_empty_folders(self.whole)  # of images whose removal was killed just before its end
+                # of images whose removal was killed just before its end
+                _remove_empty_folders(self.whole)
             self.format.remove_image_files(self.whole)
             remove_if_empty(self.whole)
 
 
 class RemovalWork(Work[tuple[int, int]]):
-    """Removal of levels, after the completion of killed removals; returns the number of deleted files and their bytes."""
+    """Removal of levels, after the completion of killed removals; returns the number of deleted
+    files and their bytes."""
 
     def __init__(self, removals: Removals) -> None:
         self._removals = removals
@@ -201,14 +209,17 @@ class RemovalWork(Work[tuple[int, int]]):
             end_removal(root)
         started: dict[int, JobFolder] = {}
         try:
-            # All levels are hidden before the first job folder is removed: after a kill, that of another one shows which levels this call removes.
+            # All levels are hidden before the first job folder is removed: after a kill, that of
+            # another one shows which levels this call removes.
             for number, removal in enumerate(self._removals.staged):
-                started[number] = removal.start()  # from here on readers see the image without its levels
+                # from here on readers see the image without its levels
+                started[number] = removal.start()
             for number, removal in enumerate(self._removals.staged):
                 folder = started[number]
                 yield from self._delete([folder.root])
                 if removal.is_whole:
-                    removal.format.remove_image_files(removal.parent)  # before the job folder, which marks the removal as unfinished, is removed
+                    # before the job folder, which marks the removal as unfinished, is removed
+                    removal.format.remove_image_files(removal.parent)
                 folder.end()
                 del started[number]
                 removal.clear()
@@ -247,7 +258,8 @@ def lay_out_removals(
     if is_remote(location):
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
     path = local_path(location)
-    is_part = (layers is not None or mags is not None) and not its_format.is_level_folder(path)  # of a root, which may be a link as for other verbs
+    # of a root, which may be a link as for other verbs
+    is_part = (layers is not None or mags is not None) and not its_format.is_level_folder(path)
     if files.islink(path) and not allow_external and not is_part:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
     container = Root(its_format.outermost(path), allow_external=allow_external)
@@ -270,10 +282,12 @@ def lay_out_removals(
     try:
         resolved = its_format.find_removable(url, allow_external=allow_external)
     except (FormatError, MissingError) as error:
-        # A killed removal may have dropped the levels from the metadata already: it is completed, and nothing else is left to remove.
+        # A killed removal may have dropped the levels from the metadata already: it is completed,
+        # and nothing else is left to remove.
         real = join(files.realpath(dirname(path)), basename(path))
         is_interrupted = any(is_below(folder, outer) for removal in interrupted for folder in removal.targets for outer in (path, real))
-        # One that was killed in its last steps leaves an empty folder, perhaps with the documents of the image.
+        # One that was killed in its last steps leaves an empty folder, perhaps with the documents
+        # of the image.
         is_ending = is_all and isinstance(error, MissingError) and _is_left_over(path, its_format.image_files)
         if not (is_interrupted or is_ending):
             raise
@@ -295,7 +309,8 @@ def lay_out_removals(
 
 
 def _is_left_over(folder: str, documents: Sequence[str] = ()) -> bool:
-    """Return whether a folder contains only some documents, locks of dead processes, and folders without files, so that no job works there."""
+    """Return whether a folder contains only some documents, locks of dead processes, and folders
+    without files, so that no job works there."""
     if files.islink(folder) or not files.isdir(folder):
         return False
     with files.scandir(folder) as entries:
@@ -333,7 +348,8 @@ def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
 
 
 def _links_to_levels(path: str) -> dict[str, str]:
-    """Return the links in a folder and its folders, with their targets: jobs on levels work beside these, and links to levels that they remove dangle."""
+    """Return the links in a folder and its folders, with their targets: jobs on levels work beside
+    these, and links to levels that they remove dangle."""
     folders = [path]
     with contextlib.suppress(OSError), files.scandir(path) as entries:
         folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
@@ -359,17 +375,17 @@ def _not_removed(its_format: ArrayFormat, image: Image, mags: Sequence[Mag], int
 
 
 def _unfinished(folder: str, path: str, *, allow_external: bool) -> list[InterruptedRemoval]:
-    """Find unfinished removals in a folder; those of levels of another dataset are completed only with ``allow_external``."""
+    """Find unfinished removals in a folder; those of levels of another dataset are completed only
+    with ``allow_external``."""
     dataset = dataset_around(folder)
     if allow_external:
         return find_removals(folder, [dataset, dataset_around(path), path])
     return find_removals(folder) if external_location(dataset, folder) is None else []
 
 
-def _selected_images(
-    its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None, ended: Sequence[str], *, is_repeated: bool
-) -> list[Image]:  # fmt: skip
-    """Return the selected images; those that the same call has removed whole before it was interrupted are left out."""
+def _selected_images(its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None, ended: Sequence[str], *, is_repeated: bool) -> list[Image]:
+    """Return the selected images; those that the same call has removed whole before it was
+    interrupted are left out."""
     if names is not None:
         listed = {image.name for image in resolved.layers}
         removed = set(map(basename, ended))
@@ -406,12 +422,14 @@ def _stage(its_format: ArrayFormat, resolved: ResolvedUrl, image: Image, mags: S
 
 
 def _parent(image: Image, folder: str) -> str:
-    """Return the folder of the job folder of a level: its image, or the parent of the level inside a dataset."""
+    """Return the folder of the job folder of a level: its image, or the parent of the level inside
+    a dataset."""
     return image.folder if image.container is None and is_below(folder, image.folder) and folder != image.folder else dirname(folder)
 
 
 def _remaining_paths(its_format: ArrayFormat, path: str, staged: Sequence[Removal], *, holds_images: bool) -> Iterator[str]:
-    """Yield the paths beside removed levels, and those beside removed images, that are not removed."""
+    """Yield the paths beside removed levels, and those beside removed images, that are not
+    removed."""
     removed = {folder[len(removal.parent) + 1 :].split("/")[0] for removal in staged for folder in removal.folders}
     for parent in dict.fromkeys(removal.parent for removal in staged):
         yield from _unlisted(its_format, parent, removed)
@@ -420,7 +438,8 @@ def _remaining_paths(its_format: ArrayFormat, path: str, staged: Sequence[Remova
 
 
 def _unlisted(its_format: ArrayFormat, folder: str, known: Collection[str]) -> Iterator[str]:
-    """Yield the paths in a folder that are neither hidden, nor known by name, nor metadata of the format."""
+    """Yield the paths in a folder that are neither hidden, nor known by name, nor metadata of the
+    format."""
     for name in sorted(files.listdir(folder)) if files.isdir(folder) else ():
         if name not in known and name not in its_format.image_files and not name.startswith("."):
             yield f"{folder}/{name}"

@@ -1,7 +1,8 @@
 """Planning of repairs: one action for each fault of a verification, in a safe order.
 
-Every chunk that decodes is kept byte for byte. Broken shards of a coarser level are rebuilt from the finer one. Broken shards of the finest level cannot be
-rebuilt; they are salvaged or set aside only on request.
+Every chunk that decodes is kept byte for byte. Broken shards of a coarser level are rebuilt from
+the finer one. Broken shards of the finest level cannot be rebuilt; they are salvaged or set aside
+only on request.
 """
 
 from __future__ import annotations
@@ -142,9 +143,12 @@ class RepairReport:
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
         return {
-            "path": self.path, "dry_run": self.is_dry_run, "sound": self.is_sound, "actions": [action.to_json() for action in self.actions],
+            "path": self.path,
+            "dry_run": self.is_dry_run,
+            "sound": self.is_sound,
+            "actions": [action.to_json() for action in self.actions],
             "left": [{**unrepaired.fault.to_json(), "reason": unrepaired.reason} for unrepaired in self.remaining],
-        }  # fmt: skip
+        }
 
 
 class Repair:
@@ -158,9 +162,11 @@ class Repair:
         for fault in self._faults:
             self._by_path[fault.path].append(fault)
         self._probed: dict[str, Probe] = {}
-        self._compared: dict[tuple[str, Vec3], bool] = {}  # whether the intact blocks of a broken shard equal those computed from the finer mag
+        # whether the intact blocks of a broken shard equal those computed from the finer mag
+        self._compared: dict[tuple[str, Vec3], bool] = {}
         self._saved: set[str] = set()  # files that are intact after the repair
-        self._salvaged: set[str] = set()  # files that are readable after the repair, with zeros for lost blocks
+        # files that are readable after the repair, with zeros for lost blocks
+        self._salvaged: set[str] = set()
         self._without_method: set[str] = set()  # folders of coarser levels whose method is unknown
         self.actions: list[Action] = []
         self.left: list[Unrepaired] = []
@@ -171,7 +177,8 @@ class Repair:
     # ------------------------------------------------------------------ probe
 
     def probe_job(self) -> FlatJob:
-        """Return the job that counts the intact blocks of broken files, and checks whether the user's method reproduces them."""
+        """Return the job that counts the intact blocks of broken files, and checks whether the
+        user's method reproduces them."""
         tasks: list[Task] = []
         trials: list[Iterator[Task]] = []
         errors = {fault.path for fault in self._faults if fault.severity == "error"}
@@ -182,7 +189,8 @@ class Repair:
                 for shard, faults in broken.items() if repairer is not None else ():
                     kinds = frozenset(fault.kind for fault in faults)
                     is_probed = not kinds & {*_OUT_OF_REACH, "file.lost", "file.size_changed", "file.no_file", "file.empty", "file.short"}
-                    if is_probed and files.lexists(faults[0].path):  # a missing file can differ from the finer level
+                    if is_probed and files.lexists(faults[0].path):
+                        # a missing file can differ from the finer level
                         tasks.append(ProbeSpec(repairer, shard, faults[0].path, kinds).task())
                 provenance = find_provenance(layer, scope, self._options.method) if broken and repairer is not None else None
                 if provenance is not None and provenance.is_known and not provenance.is_recorded and _is_described(scope, self._by_path):
@@ -236,7 +244,8 @@ class Repair:
             self.left = [Unrepaired(fault, self._advice_on(document)) for fault in self._faults]
             return
         handled: set[str] = set()
-        # Finest mag first: a file of a coarser mag is rebuilt only if its sources are intact by then.
+        # Finest mag first: a file of a coarser mag is rebuilt only if its sources are intact by
+        # then.
         for layer in self.scope.layers:
             plans = [self._plan_mag(layer, scope, handled) for scope in layer.mags]
             self.plans[layer.folder] = [plan for plan in plans if not plan.is_empty]
@@ -303,7 +312,8 @@ class Repair:
         self.actions.append(Action(WRITE_HEADER, path, summarize_faults(faults), how))
 
     def _plan_file(self, rebuild: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
-        # In order of preference: correct the header, cut surplus bytes, rebuild from the finer mag, and only then accept a loss.
+        # In order of preference: correct the header, cut surplus bytes, rebuild from the finer mag,
+        # and only then accept a loss.
         file = BrokenFile(plan, shard, faults, plan.scope.repairer(), self._probed.get(faults[0].path, Probe()))
         header = file.probe.head
         out_of_reach = next((kind for kind in _OUT_OF_REACH if file.has(kind)), None)
@@ -332,7 +342,8 @@ class Repair:
         self.actions.append(Action(verb, spec.path, summarize_faults(file.faults), how))
 
     def _find_rebuild(self, layer: LayerScope, scope: LevelScope) -> Rebuild | None:
-        """Return the rebuild of files of a coarser level, None without a finer level or a method."""
+        """Return the rebuild of files of a coarser level, None without a finer level or a
+        method."""
         provenance = find_provenance(layer, scope, self._options.method)
         if provenance is None and finer_levels(layer, scope):
             self._without_method.add(scope.folder)
@@ -358,7 +369,8 @@ class Repair:
 
     def _plan_rebuild(self, rebuild: Rebuild | None, file: BrokenFile) -> bool:
         """Plan to rebuild a file from the finer level; return False if that is not safe."""
-        # A file without intact blocks has nothing to lose, so salvage may rebuild it even from salvaged sources.
+        # A file without intact blocks has nothing to lose, so salvage may rebuild it even from
+        # salvaged sources.
         is_good = self._is_readable if self._options.salvage and not file.num_sound else self._is_saved
         if rebuild is None or not all(map(is_good, rebuild.base.sources(file.shard))):
             return False
@@ -366,8 +378,8 @@ class Repair:
         how = f"from mag {rebuild.provenance.finer.name}, {rebuild.basis}"
         is_kept = file.repairer is not None and (file.num_sound or file.repairer.keeps_files) and not file.has("file.lost")
         if is_kept and not is_recorded and not differs:
-            # Its intact blocks equal the computed ones, so only the others are rebuilt. They get the compression of the mag, and all blocks of a file must
-            # have the same one.
+            # Its intact blocks equal the computed ones, so only the others are rebuilt. They get
+            # the compression of the mag, and all blocks of a file must have the same one.
             if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):
                 return False
             self._saved.update(fault.path for fault in file.faults)
@@ -434,7 +446,8 @@ class Repair:
     # ------------------------------------------------------------------ execute
 
     def phases(self) -> Generator[Phase, str, None]:
-        """Execute the plan layer by layer, under the locks of its mags, finest mag first; the dataset JSON comes last."""
+        """Execute the plan layer by layer, under the locks of its mags, finest mag first; the
+        dataset JSON comes last."""
         for layer in self.scope.layers:
             if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
                 yield from self._repair_layer(layer)
@@ -464,7 +477,8 @@ class Repair:
             job_folder.discard()
 
     def _report_rebuilt(self, paths: list[str], changed: dict[str, bool]) -> None:
-        """Name the files of a shard that changed; a difference is stated for the first one. Without a change, its encoding does not keep the values."""
+        """Name the files of a shard that changed; a difference is stated for the first one. Without
+        a change, its encoding does not keep the values."""
         planned = [action for action in self.actions if action.verb == REBUILD and action.path in paths]
         # A lost file that is computed again may stay absent.
         done = [action for action in planned if action.path in changed or (not files.lexists(action.path) and self._has_own_fault(action.path))]

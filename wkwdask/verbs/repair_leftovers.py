@@ -1,4 +1,5 @@
-"""Removal of the leftovers of processes that have ended: locks, temporaries, job folders and unpublished copies."""
+"""Removal of the leftovers of processes that have ended: locks, temporaries, job folders and
+unpublished copies."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class LeftoverRepair:
         self.left: list[Unrepaired] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
-        """Choose an action, or the reason for none, for all leftovers; return the paths that the repair handles."""
+        """Choose an action, or the reason for none, for all leftovers; return the paths that the
+        repair handles."""
         handled: set[str] = set()
         for fault in faults:
             if not self._options.allow_external and not self._scope.is_inside(fault.path):
@@ -61,7 +63,8 @@ class LeftoverRepair:
         return handled
 
     def probe_tasks(self, faults: Iterable[Fault]) -> Iterator[Task]:
-        """Yield the tasks that check whether a layer contains all voxels of the copies that were to replace its mags."""
+        """Yield the tasks that check whether a layer contains all voxels of the copies that were to
+        replace its mags."""
         for fault in faults:
             layer = self._layer_of(fault.path) if _is_copy(fault) and self._options.remove_copies else None
             if layer is not None:
@@ -78,7 +81,8 @@ class LeftoverRepair:
             yield from (CopyCheckSpec(volume, copied, plan, region).task() for region in plan.regions(copied.occupied(plan.region_shape)))
 
     def record_probe(self, spec: CopyCheckSpec, *, is_contained: bool) -> None:
-        """Record that a copy has voxels that its layer lacks, unless the layer contains all of them."""
+        """Record that a copy has voxels that its layer lacks, unless the layer contains all of
+        them."""
         if not is_contained:
             copies = (fault.path for fault in self._scope.faults if _is_copy(fault))
             self._only_copies |= {path for path in copies if spec.copy.name.startswith(f"{path}/") or spec.copy.name == path}
@@ -93,7 +97,8 @@ class LeftoverRepair:
         return any(fault.severity == "error" and any(fault.path.startswith(f"{folder}/") for folder in folders) for fault in faults)
 
     def _may_be_written(self, fault: Fault) -> bool:
-        """Return whether the writer of a leftover may still run. Our own temporaries in a mag have no writer once the mag's lock is held."""
+        """Return whether the writer of a leftover may still run. Our own temporaries in a mag have
+        no writer once the mag's lock is held."""
         if fault.kind == "leftover.lock" and fault.found != UNREADABLE_LOCK:
             return False
         is_own = fault.kind == "leftover.temporary" and not is_external_temporary(fault.path) and self._mag_of(fault.path) is not None
@@ -110,7 +115,8 @@ class LeftoverRepair:
         layer = self._layer_of(fault.path)
         owner = self._scope.path if layer is None else layer.folder
         self._cleaned.add(owner)
-        if not fault.kind.startswith("job."):  # the repair's own job folder ends other jobs when it takes the locks
+        if not fault.kind.startswith("job."):
+            # the repair's own job folder ends other jobs when it takes the locks
             self._removed[owner].append(fault.path)
 
     def has_work(self, folder: str) -> bool:
@@ -122,7 +128,8 @@ class LeftoverRepair:
         return {mag for mag in map(self._mag_of, self._removed.get(folder, [])) if mag is not None}
 
     def remove_locks(self, folder: str) -> None:
-        """Remove the locks of dead jobs in a layer. An unreadable lock would keep any job from starting."""
+        """Remove the locks of dead jobs in a layer. An unreadable lock would keep any job from
+        starting."""
         locks = [path for path in self._removed.get(folder, []) if is_lock(basename(path))]
         if locks:
             with guarded(folder):
@@ -131,7 +138,8 @@ class LeftoverRepair:
                     remove_stale_lock(path)
 
     def remove_refused(self, folder: str) -> None:
-        """Remove the folders of jobs with refused records. While they exist, no other job can start."""
+        """Remove the folders of jobs with refused records. While they exist, no other job can
+        start."""
         if self._refused.get(folder):
             with guarded(folder):
                 refused = {root for root, state in job_states(folder) if state is JobState.REFUSED}

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """Task that counts the intact chunks of a broken shard and looks for its correct header; it changes nothing."""
+    """Task that counts the intact chunks of a broken shard and looks for its correct header; it
+    changes nothing."""
 
     repairer: LevelRepair
     shard: Vec3
@@ -55,7 +56,8 @@ class RewriteSpec:
     salvage: bool
     """Whether broken chunks are replaced."""
     rebuild: RegionSpec | None = None
-    """Task that computes the shard in a scratch folder, from which broken chunks are replaced. Without it they become zeros."""
+    """Task that computes the shard in a scratch folder, from which broken chunks are replaced.
+    Without it they become zeros."""
 
     def task(self) -> Task:
         return Task(f"rewrite of {self.path}", f"rewrite {self.path}", RewriteSpec.run, self)
@@ -81,9 +83,11 @@ class LevelPlan:
     quarantined: list[tuple[str, Vec3 | None, str]] = field(default_factory=list)
     """Files to move to quarantine first: path, shard, reason."""
     set_aside: dict[Vec3, str] = field(default_factory=dict)
-    """Shards whose files are copied to quarantine before they are computed again, and the reason. A file that is not replaced is not copied."""
+    """Shards whose files are copied to quarantine before they are computed again, and the reason. A
+    file that is not replaced is not copied."""
     accepted: list[Vec3] = field(default_factory=list)
-    """Shards whose files stay as other software left them, which the record of the files takes over."""
+    """Shards whose files stay as other software left them, which the record of the files takes
+    over."""
     kinds: dict[Vec3, set[str]] = field(default_factory=dict)
     """Kinds of the faults of each shard in the plan."""
 
@@ -100,7 +104,8 @@ def check_unchanged(plan: LevelPlan) -> None:
 
 
 def _is_still_broken(scope: LevelScope, shard: Vec3, kinds: set[str]) -> bool:
-    """Return whether a shard still has its faults. A shard that only differs from the finer level is rebuilt from what that level contains now."""
+    """Return whether a shard still has its faults. A shard that only differs from the finer level
+    is rebuilt from what that level contains now."""
     check = scope.check(decode=True)
     if check is None or kinds <= {"pyramid.differs", "file.size_changed"}:
         return True
@@ -109,7 +114,8 @@ def _is_still_broken(scope: LevelScope, shard: Vec3, kinds: set[str]) -> bool:
 
 
 def _in_scratch(plan: LevelPlan, spec: RegionSpec | RewriteSpec, scratch: str) -> RegionSpec | RewriteSpec:
-    """Let a rebuild write its parts into a scratch folder; a file that only supplies chunks is also published there."""
+    """Let a rebuild write its parts into a scratch folder; a file that only supplies chunks is also
+    published there."""
 
     def written_to(rebuild: RegionSpec, folder: str | None) -> RegionSpec:
         return replace(rebuild, targets=tuple(plan.scope.target(target.box, scratch, folder) for target in rebuild.targets))
@@ -126,7 +132,8 @@ def _in_scratch(plan: LevelPlan, spec: RegionSpec | RewriteSpec, scratch: str) -
 def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Vec3, dict[str, bool]]]:
     """Repair one level under its lock: document, quarantine, files, in this order.
 
-    Returns, for each shard in ``plan.set_aside``, the files that changed, and whether an old one is in quarantine.
+    Returns, for each shard in ``plan.set_aside``, the files that changed, and whether an old one is
+    in quarantine.
     """
     folder = plan.scope.folder
     remove_quarantined_temporaries(folder)
@@ -135,7 +142,8 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Ve
     changed = {spec.region if isinstance(spec, RegionSpec) else spec.shard for spec in plan.specs}
     changed |= {shard for _, shard, _ in plan.quarantined if shard is not None}
     states = recorded_states(folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ())))
-    patch_file_record(folder, dict.fromkeys(states, (0, 0)))  # if this repair is killed, no record describes files that it has replaced
+    # if this repair is killed, no record describes files that it has replaced
+    patch_file_record(folder, dict.fromkeys(states, (0, 0)))
     for path, shard, why in plan.quarantined:
         quarantine(path, folder, path[len(folder) + 1 :], why)
         if shard is not None:
@@ -152,7 +160,8 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Ve
         else:
             states[result.value[0]] = result.value[1]
 
-    # The record dropped these shards above. Their new states are recorded in any case, also after an error.
+    # The record dropped these shards above. Their new states are recorded in any case, also after
+    # an error.
     tasks = [_in_scratch(plan, spec, scratch).task() for spec in plan.specs]
     try:
         yield Phase(FlatJob(lambda: iter(tasks), len(tasks), record_state), f"repairing {folder}")
@@ -163,6 +172,7 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, dict[Ve
 
 
 def _changed_files(paths: Iterable[str], copies: Mapping[str, str]) -> dict[str, bool]:
-    """Return the files that differ from their copies in quarantine or are new, and whether they have a copy; copies of equal files are removed."""
+    """Return the files that differ from their copies in quarantine or are new, and whether they
+    have a copy; copies of equal files are removed."""
     equal = {path for path, place in copies.items() if withdraw_equal(path, place)}
     return {path: path in copies for path in paths if path not in equal and (path in copies or files.lexists(path))}

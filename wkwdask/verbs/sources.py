@@ -1,4 +1,5 @@
-"""Sources and targets of jobs in any format: opening a source, selecting a part, its fingerprint for resumed jobs, and staging a job that makes one level."""
+"""Sources and targets of jobs in any format: opening a source, selecting a part, its fingerprint
+for resumed jobs, and staging a job that makes one level."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
 
 
 def open_base_level(url: str | os.PathLike[str], selection: SourceSelection) -> tuple[Image, Volume]:
-    """Open the level from which other levels of its image are made. A publication that was killed there is completed first."""
+    """Open the level from which other levels of its image are made. A publication that was killed
+    there is completed first."""
     try:
         image, volume = open_source(url, selection)
     except ReplacedError:
@@ -115,8 +117,9 @@ def token_of(values: Any) -> str:
 
 def source_fingerprint(source: Volume) -> dict[str, Any]:
     """Return the settings by which a resumed job recognises its source."""
-    # Each task result, and each row of a file record, contains the digest of the source files that were read. So a regular source needs no digest of all
-    # files here. An irregular source has no shards to which states could belong.
+    # Each task result, and each row of a file record, contains the digest of the source files that
+    # were read. So a regular source needs no digest of all files here. An irregular source has no
+    # shards to which states could belong.
     if source.is_regular:
         return {"source": source.box.mag.name, "input": source_token(source)}
     return {"source": source.name, "input": source_token(source), "states": digest(source.stored_states())}
@@ -134,7 +137,8 @@ def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
 
 def digest_of_cells(cells: Iterable[CellMap]) -> str:
     """Return a digest of occupied cells."""
-    # A region without a stored file has no task, so no task would notice a file that appears there later. This digest does.
+    # A region without a stored file has no task, so no task would notice a file that appears there
+    # later. This digest does.
     state = hashlib.blake2b(digest_size=8)
     for occupied in cells:
         state.update(occupied.indices().tobytes() if isinstance(occupied, SparseCells) else np.packbits(occupied).tobytes())
@@ -154,7 +158,8 @@ class VolumeSelection:
     box: BoundingBox | None = None
     """Box to convert [voxels of mag 1], by default all."""
     offset: Vec3 = (0, 0, 0)
-    """Shift of the voxels [voxels of mag 1; for image files, voxels of the mag that they become]."""
+    """Shift of the voxels [voxels of mag 1; for image files, voxels of the mag that they
+    become]."""
     channels: tuple[int, ...] | None = None
     """Indices of the channels, by default all."""
     dtype: Any = None
@@ -163,7 +168,8 @@ class VolumeSelection:
     """Values that become the lowest and the highest value of the type."""
 
     def stored_by(self, stored_dtype: Callable[[np.dtype[Any]], np.dtype[Any]], dtype: np.dtype[Any]) -> VolumeSelection:
-        """Return the selection with the type in which a target stores voxels of a type, unless another one is selected."""
+        """Return the selection with the type in which a target stores voxels of a type, unless
+        another one is selected."""
         stored = stored_dtype(dtype)
         return self if self.dtype is not None or stored == dtype else replace(self, dtype=stored.name)
 
@@ -173,7 +179,8 @@ class VolumeSelection:
 
 
 def cast_note(source: Volume, stored: np.dtype[Any]) -> str:
-    """Return a note on voxels that are stored in a wider type, because the format of the target lacks theirs; else an empty text."""
+    """Return a note on voxels that are stored in a wider type, because the format of the target
+    lacks theirs; else an empty text."""
     is_cast = source.dtype != stored == common_dtype(source.dtype)
     return f"{source.name}: {source.dtype.name} is stored as {stored.name}, which the format of the target has" if is_cast else ""
 
@@ -187,12 +194,14 @@ def where_box(name: str, where: BoundingBox | Sequence[Sequence[int]] | None, bo
 
 
 def is_in_box(volume: Any, box: BoundingBox | None) -> bool:
-    """Return whether a volume has voxels in a box of any mag. A coarser level may have none: other software leaves out incomplete windows."""
+    """Return whether a volume has voxels in a box of any mag. A coarser level may have none: other
+    software leaves out incomplete windows."""
     return box is None or not box.in_mag(volume.box.mag).intersection(volume.box).is_empty
 
 
 def cropped(volume: Any, box: BoundingBox | None, what: str = "the mag") -> Any:
-    """Return the part of a volume inside a box of any mag, all of it without a box; ``what`` names the volume in errors."""
+    """Return the part of a volume inside a box of any mag, all of it without a box; ``what`` names
+    the volume in errors."""
     if box is None:
         return volume
     inside = box.in_mag(volume.box.mag).intersection(volume.box)
@@ -202,7 +211,8 @@ def cropped(volume: Any, box: BoundingBox | None, what: str = "the mag") -> Any:
 
 
 def translated(volume: Any, shift: Vec3, option: str, participle: str) -> Any:
-    """Move a volume by a vector [voxels of mag 1]; errors name the ``option`` and what is done to mags, for example "copied"."""
+    """Move a volume by a vector [voxels of mag 1]; errors name the ``option`` and what is done to
+    mags, for example "copied"."""
     mag = volume.box.mag
     if not any(shift):
         return volume
@@ -212,8 +222,14 @@ def translated(volume: Any, shift: Vec3, option: str, participle: str) -> Any:
 
 
 def stage_level(
-    levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None, *, settings_are_complete: bool = True,
-) -> tuple[Draft, TargetArray]:  # fmt: skip
+    levels: NewLevels,
+    command: str,
+    settings: dict[str, Any],
+    existing: str,
+    fingerprint: dict[str, Any] | None = None,
+    *,
+    settings_are_complete: bool = True,
+) -> tuple[Draft, TargetArray]:
     """Stage a job that makes one level; return the draft of the job and the level to write."""
     (folder,) = levels.folders
     all_settings = {**settings, **levels.settings, **(fingerprint or {})}

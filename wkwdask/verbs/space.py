@@ -1,4 +1,5 @@
-"""Space that the jobs of verbs need. It is measured only where the voxels, without any compression, would not fit."""
+"""Space that the jobs of verbs need. It is measured only where the voxels, without any compression,
+would not fit."""
 
 from __future__ import annotations
 
@@ -34,13 +35,15 @@ _SAMPLED_BOXES = 6
 _MOST_LISTED = 1000
 _LARGEST_RATIO = 1.01  # what compression adds to noise
 SURE_SHARE = 0.5
-"""Part of a sampled size that is very probably written: a job for which there is not even room for that is refused."""
+"""Part of a sampled size that is very probably written: a job for which there is not even room for
+that is refused."""
 
 
 def need_of(staged: StagedMags, make_job: Callable[[], RegionJob], encode: Encode, sure_share: float = SURE_SHARE) -> Need:
     """Return the need of a job that makes mags region by region.
 
-    ``encode`` encodes some boxes of a mag and returns the stored and the decoded bytes, None if it cannot; ``sure_share`` is 0 where samples say nothing.
+    ``encode`` encodes some boxes of a mag and returns the stored and the decoded bytes, None if it
+    cannot; ``sure_share`` is 0 where samples say nothing.
     """
 
     def measure(run_tasks: RunTasks) -> Size:
@@ -82,7 +85,8 @@ def sampled_boxes(plan: RegionGrid, occupied: CellMap) -> list[BoundingBox]:
 
 
 def is_raw(target: TargetArray) -> bool:
-    """Return whether a mag stores voxels uncompressed: any compression makes much less of equal ones."""
+    """Return whether a mag stores voxels uncompressed: any compression makes much less of equal
+    ones."""
     box = target.box
     corner = vec3([t // n * n for t, n in zip(box.topleft, target.chunk_shape, strict=True)])
     ones = target.clip_to_box(np.ones((target.num_channels, *target.chunk_shape), target.dtype, order="F"), corner)
@@ -97,7 +101,8 @@ def read_voxels(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def encoded_like(targets: Sequence[TargetArray], read: Callable[[int, BoundingBox], npt.NDArray[Any]]) -> Encode:
-    """Return the sample of a job, from a function that reads or computes the voxels of a box of one of its mags."""
+    """Return the sample of a job, from a function that reads or computes the voxels of a box of one
+    of its mags."""
 
     def encode(number: int, boxes: Sequence[BoundingBox], _: RunTasks) -> tuple[int, int]:
         stored = decoded = 0

@@ -110,7 +110,8 @@ class UpdateJob:
         return (RegionSpec(finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level).task() for shard in shards)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Record the receipts of a shard; after the last shard of a mag, continue with the next mag."""
+        """Record the receipts of a shard; after the last shard of a mag, continue with the next
+        mag."""
         for level, receipt in result.receipts:
             self.tallies[level].add(receipt)
             self.num_changed[level] += self._was_replaced(level, receipt)
@@ -129,13 +130,16 @@ class UpdateJob:
         return self._known[level].get(receipt.shard) != (receipt.nbytes, receipt.mtime_ns)
 
     def save_record(self) -> None:
-        """Record the states of the rebuilt files, so that an interrupted update does not rebuild them again."""
+        """Record the states of the rebuilt files, so that an interrupted update does not rebuild
+        them again."""
         level = self._level
         if level < 0:
             return
         mag, rebuilt = self._mags[level], self.tallies[level].shards
         if mag.record is None and not (self.tallies[level].is_complete and self._by_content):
-            return  # shards that a record does not list count as empty: a record of some files would be wrong
+            # shards that a record does not list count as empty: a record of some files would be
+            # wrong
+            return
         old = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
         # Rows of rebuilt shards replace the old rows; all others stay.
         replaced = {tuple(row) for row in rebuilt[:, :3].tolist()}
@@ -162,14 +166,16 @@ class Update(Work[Report]):
         for mag in self.mags:
             if files.isdir(mag.target.folder) and not files.is_writable(mag.target.folder):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
-        # Lock first, then plan again: the second plan sees changes that another job made before the lock, and no job makes any after it.
+        # Lock first, then plan again: the second plan sees changes that another job made before the
+        # lock, and no job makes any after it.
         self.folder.start("update", {"command": "update"})
         try:
             locked = self.plan_again()
             if locked.folder.targets != self.folder.targets:
                 raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
             for mag in locked.mags:
-                for name in (FILE_RECORD_NAME, PROVENANCE_NAME):  # left by an update that was killed
+                for name in (FILE_RECORD_NAME, PROVENANCE_NAME):
+                    # left by an update that was killed
                     files.remove_temporaries(mag.target.folder, name)
                 mag.target.prepare()
         except BaseException:
@@ -272,7 +278,8 @@ def _settings(image: Image, mag: Mag) -> dict[str, Any]:
 
 
 def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
-    """Return the mag from which a mag was made; None if its chain of sources does not lead to the finest mag."""
+    """Return the mag from which a mag was made; None if its chain of sources does not lead to the
+    finest mag."""
     ladder = recorded_ladder(_settings(layer, mag))
     if mag not in ladder[1:]:
         return None
@@ -283,7 +290,8 @@ def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
 
 
 def _provenance(layer: Image, source: Volume, mag: Mag, previous: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
-    """Return the source mag, method and ``ignore_zero`` of a mag: as recorded, or as the options say for a mag that ``mags=`` names and that has no record."""
+    """Return the source mag, method and ``ignore_zero`` of a mag: as recorded, or as the options
+    say for a mag that ``mags=`` names and that has no record."""
     folder, settings = layer.mags[mag], _settings(layer, mag)
     if not settings and options.mags is not None and not trusts_records:
         step_factors(previous, [mag])
@@ -301,7 +309,8 @@ def _provenance(layer: Image, source: Volume, mag: Mag, previous: Mag, options: 
 
 
 def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
-    """Return the mags to update: the requested ones, else all that were built from the finest one."""
+    """Return the mags to update: the requested ones, else all that were built from the finest
+    one."""
     finest = source.box.mag
     if options.mags is not None or options.coarsest is not None:
         mags = choose_mags(layer, source, options)
@@ -327,7 +336,8 @@ def _unusable(image: Image) -> str:
 
 
 def _old_box(settings: dict[str, Any], finer: Mag) -> BoundingBox | None:
-    """Return the box of the finer mag from which a mag was made [voxels of the finer mag], None if unknown."""
+    """Return the box of the finer mag from which a mag was made [voxels of the finer mag], None if
+    unknown."""
     if "box" not in settings or "source" not in settings:
         return None
     try:

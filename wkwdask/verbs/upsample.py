@@ -67,7 +67,8 @@ class Upsample(Plan):
     """Mags to write; no targets where all mags exist."""
 
     def job(self) -> UpsampleJob:
-        # The coordinates of each source count from the voxel that contains the target's first voxel, so that windows begin at 0 in both.
+        # The coordinates of each source count from the voxel that contains the target's first
+        # voxel, so that windows begin at 0 in both.
         sources = [relative_to(self.source, divide(target.origin, plan.factor)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
         return UpsampleJob(sources, self.staged.targets, self.plans)
 
@@ -145,7 +146,8 @@ def _lacks_finest(image: Image) -> bool:
 
 
 def _earlier_source(image: Image) -> Mag | None:
-    """Return the mag from which mags of the image were upsampled, so that a repeated call does not start from its own result."""
+    """Return the mag from which mags of the image were upsampled, so that a repeated call does not
+    start from its own result."""
     if _lacks_finest(image):  # recorded mags count from another level
         return None
     settings = [read_provenance(folder).get("settings", {}) for folder in image.mags.values() if not is_remote(folder)]
@@ -168,10 +170,12 @@ def _choose_mags(image: Image, source: Mag, box: BoundingBox, options: UpsampleO
 
 
 def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Mag]:
-    """Return the mags of WEBKNOSSOS's ladder from the finest up to the source, the source excluded."""
+    """Return the mags of WEBKNOSSOS's ladder from the finest up to the source, the source
+    excluded."""
     if finest == source:
         return []
-    sampling = "constant_z" if box.size[2] == 1 and finest.z == source.z else "anisotropic"  # a single section keeps its thickness
+    # a single section keeps its thickness
+    sampling = "constant_z" if box.size[2] == 1 and finest.z == source.z else "anisotropic"
     try:
         above = mag_ladder(finest, source, image.voxel_size_nm, sampling, aligned_mags(image, True))
     except ValueError as error:
@@ -180,7 +184,8 @@ def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Ma
 
 
 def _is_kept(image: Image, mag: Mag, source: Mag, existing: str) -> bool:
-    """Return whether a mag keeps its data, because it is readable and was not made by an earlier start of this job."""
+    """Return whether a mag keeps its data, because it is readable and was not made by an earlier
+    start of this job."""
     if existing != "error" and mag in image.mags:
         settings = read_provenance(image.mags[mag]).get("settings", {})
         if settings.get("command") == _COMMAND and settings.get("source") == source.name:

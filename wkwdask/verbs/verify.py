@@ -1,4 +1,5 @@
-"""Verification: jobs that read stored files and compare coarser levels with finer ones, and the report of all faults."""
+"""Verification: jobs that read stored files and compare coarser levels with finer ones, and the
+report of all faults."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class CheckSpec:
 
 @dataclass(frozen=True, slots=True)
 class ZippedCheck:
-    """Comparison of files in a zip with their checksums: reads of stored shards cannot check these."""
+    """Comparison of files in a zip with their checksums: reads of stored shards cannot check
+    these."""
 
     folder: str
 
@@ -179,11 +181,15 @@ class VerifyReport(Card):
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
         return {
-            "path": self.path, "sound": self.is_sound, "errors": self.count(ERROR), "warnings": self.count(WARNING), "decoded": self.decoded,
+            "path": self.path,
+            "sound": self.is_sound,
+            "errors": self.count(ERROR),
+            "warnings": self.count(WARNING),
+            "decoded": self.decoded,
             "seconds": round(self.seconds, 3),
             "mags": [{name: getattr(mag, name) for name in MagFindings.__slots__} for mag in self.mags],
             "faults": [fault.to_json() for fault in self.faults],
-        }  # fmt: skip
+        }
 
 
 class Verification(Work["VerifyReport"]):
@@ -235,7 +241,8 @@ class Verification(Work["VerifyReport"]):
         self.found[spec.level] = self.found.get(spec.level, Findings()) + replace(findings, faults=())
 
     def _pyramid_job(self) -> FlatJob:
-        """Return the job that compares coarser levels with finer ones, except broken files and files with broken sources."""
+        """Return the job that compares coarser levels with finer ones, except broken files and
+        files with broken sources."""
         broken = {fault.path for fault in self._faults if fault.severity == "error"}
         tasks: list[Task] = []
         for layer in self.scope.layers if self._pyramid else ():
@@ -262,7 +269,8 @@ class Verification(Work["VerifyReport"]):
             first = differences.listed[0]
             what = f"{differences.different:,} of {differences.compared:,} voxels differ, the first is {first.second} in channel {first.channel}"
             expected = f"{first.first}, the {spec.method} of mag {spec.finer.box.mag}"
-            severity = ERROR if folder in self._recorded else ""  # a level without a recorded method may have been made by another method
+            # a level without a recorded method may have been made by another method
+            severity = ERROR if folder in self._recorded else ""
             x, y, z = (a + o for a, o in zip(first.voxel, spec.origin, strict=True))
             self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=(x, y, z), severity_override=severity))
 
@@ -283,7 +291,8 @@ class Verification(Work["VerifyReport"]):
 def lay_out_verification(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, decode: bool, pyramid: float = 0.0, method: str | None = None
 ) -> Verification:
-    """Plan the verification of a path or URL; ``pyramid`` is the share of the shards of coarser levels to compare."""
+    """Plan the verification of a path or URL; ``pyramid`` is the share of the shards of coarser
+    levels to compare."""
     its_format = format_of(url) or default_format()
     if method is not None and method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")

@@ -1,4 +1,5 @@
-"""Writing of an array in memory, or of its pieces in scratch files, to a new mag or to a region of an existing one; without dask.
+"""Writing of an array in memory, or of its pieces in scratch files, to a new mag or to a region of
+an existing one; without dask.
 
 A shard that is too large for one task is encoded in parts, which a further task joins.
 """
@@ -53,7 +54,8 @@ _REGION = "to_wkw region"
 
 
 def part_of(target: TargetArray, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
-    """Return the shard of a part and the name of the part, None for a part that is a whole shard."""
+    """Return the shard of a part and the name of the part, None for a part that is a whole
+    shard."""
     return divide(times(part, part_shape), target.shard_shape), None if part_shape == target.shard_shape else part
 
 
@@ -102,9 +104,13 @@ class WriteJob:
     """Job that writes one mag from an array, or from its pieces in scratch files."""
 
     def __init__(
-        self, target: TargetArray, content: npt.NDArray[Any] | Iterable[ScratchPiece], record: Callable[[Receipt], None], done: Collection[Vec3] = (),
+        self,
+        target: TargetArray,
+        content: npt.NDArray[Any] | Iterable[ScratchPiece],
+        record: Callable[[Receipt], None],
+        done: Collection[Vec3] = (),
         part_shape: Vec3 | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._target, self._content, self._record = target, content, record
         self._part_shape = part_shape or target.part_shape(PART_NBYTES)
         self._collector = ReceiptCollector([target])
@@ -155,7 +161,8 @@ class Creation(Plan):
 def lay_out_write(
     target: TargetImage, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str
 ) -> tuple[StagedMags, tuple[Warning, ...]]:
-    """Plan the write of an array as one level; return the staged level and warnings for the user."""
+    """Plan the write of an array as one level; return the staged level and warnings for the
+    user."""
     check_existing(existing)
     spec = LevelSpec(BoundingBox(topleft, content.shape[1:], target.mag), content.dtype, content.shape[0])
     levels = target.new_levels([spec], options, existing=existing)
@@ -178,7 +185,8 @@ class StagedRegion(StagedMags):
     """The level as it was opened."""
 
     def check_free(self) -> None:
-        """Check that the folder is writable. Other writers are found when the job takes its locks."""
+        """Check that the folder is writable. Other writers are found when the job takes its
+        locks."""
         (target,) = self.targets
         if files.isdir(target.folder) and not files.is_writable(target.folder):
             raise PermissionError(errno.EACCES, "the mag cannot be written", target.folder)
@@ -202,7 +210,8 @@ class StagedRegion(StagedMags):
         (tally,), (folder,) = tallies, self.folders
         tally.check()
         with guarded(self.parent):  # other jobs may write other shards and update the same record
-            files.remove_temporaries(folder, FILE_RECORD_NAME)  # left by a job that was killed while it wrote the record
+            # left by a job that was killed while it wrote the record
+            files.remove_temporaries(folder, FILE_RECORD_NAME)
             merge_file_record(folder, tally.shards)
         report = tally.report(folder, whole=False)
         if self.edit is not None and isinstance(report.maximum, int):
@@ -226,7 +235,8 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     its_format, existing_level = format_of_image(image), image.level_of(volume)
     assert existing_level is not None
     parent, folder = its_format.job_folders(image, existing_level)
-    folder = files.realpath(folder) if files.islink(folder) else folder  # one path for the locks of all jobs
+    # one path for the locks of all jobs
+    folder = files.realpath(folder) if files.islink(folder) else folder
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
     ranges = cell_range(counted_from(region, volume.origin), its_format.in_place_target(volume, InPlaceWrite(folder, "", region)).shard_shape)
     root = root_of(image)
@@ -239,9 +249,21 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     target = its_format.in_place_target(volume, InPlaceWrite(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
-        draft.owner, parent, (target,), draft.folders, nbytes, its_format.partial_write_edit(image), draft.settings, existing, resumes_automatically=False,
-        ignored_settings=content.ignored_settings, resumed_by=draft.resumed_by, region=shards, dataset=root.folder, volume=volume,
-    )  # fmt: skip
+        draft.owner,
+        parent,
+        (target,),
+        draft.folders,
+        nbytes,
+        its_format.partial_write_edit(image),
+        draft.settings,
+        existing,
+        resumes_automatically=False,
+        ignored_settings=content.ignored_settings,
+        resumed_by=draft.resumed_by,
+        region=shards,
+        dataset=root.folder,
+        volume=volume,
+    )
 
 
 def _check_fits(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent) -> None:

@@ -1,4 +1,5 @@
-"""Arrays that are not stored, as layers of the viewer: chunks of dask arrays are computed when they are asked for."""
+"""Arrays that are not stored, as layers of the viewer: chunks of dask arrays are computed when they
+are asked for."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class ArrayVolume:
     """Shape (c, x, y, z)."""
     box: BoundingBox
     bounds: tuple[tuple[int, ...], ...]
-    """Borders of the chunks along each axis; empty for an array that is not read by whole chunks."""
+    """Borders of the chunks along each axis; empty for an array that is not read by whole
+    chunks."""
     cache: Cache
     """Computed chunks."""
     chunk_shape: ClassVar[Vec3] = _CHUNK
@@ -56,7 +58,8 @@ class ArrayVolume:
         return replace(self, box=moved(self.box, shift))
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels inside the box, see :meth:`wkwdask.model.volume.Volume.read_into`."""
+        """Fill an array with voxels inside the box, see
+        :meth:`wkwdask.model.volume.Volume.read_into`."""
         del fill_zeros
         lows = (first_channel, *minus(topleft, self.box.topleft))
         wanted = [(low, low + n) for low, n in zip(lows, out.shape, strict=True)]

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from wkwdask.viewer.layers import ShownLayer
 
 _PIXELS = 350  # edge of a panel that shows a whole section
-_MOST_VOXELS_PER_PIXEL = 4  # of the coarsest mag: more would load a whole section of an array that has no coarser mags
+# of the coarsest mag: more would load a whole section of an array that has no coarser mags
+_MOST_VOXELS_PER_PIXEL = 4
 
 
 def make_state(layers: Sequence[ShownLayer], position: Vec3 | None, shader: str | None) -> dict[str, Any]:
-    """Return a state whose sources are the numbers of layers: segmentations over images, around the middle of the first layer."""
+    """Return a state whose sources are the numbers of layers: segmentations over images, around the
+    middle of the first layer."""
     size = next((layer.voxel_size_nm for layer in layers if layer.voxel_size_nm is not None), None)
     box = layers[0].box
     smallest = min(size or (1.0,))
@@ -27,7 +29,8 @@ def make_state(layers: Sequence[ShownLayer], position: Vec3 | None, shader: str 
     center = [t + n // 2 + 0.5 for t, n in zip(box.topleft, box.size, strict=True)]
     order = sorted(range(len(layers)), key=lambda n: layers[n].is_segmentation)
     entries = [{"source": n, **_layer(layers[n], shader)} for n in order]
-    for name in {entry["name"] for entry in entries}:  # several datasets may have layers of one name
+    for name in {entry["name"] for entry in entries}:
+        # several datasets may have layers of one name
         same = [entry for entry in entries if entry["name"] == name]
         for n, entry in enumerate(same[1:], 2):
             entry["name"] = f"{name} {n}"
@@ -65,9 +68,11 @@ _RGB_SHADER = f"void main() {{\n  emitRGB(vec3({', '.join(f'toNormalized(getData
 
 
 def format_page(state: dict[str, Any], layers: Sequence[ShownLayer]) -> bytes:
-    """Return a page that opens the client with a state. The page knows its own URL, which the server does not know behind a proxy."""
+    """Return a page that opens the client with a state. The page knows its own URL, which the
+    server does not know behind a proxy."""
     entries = [{**entry, "source": f"{layers[entry['source']].scheme}://{_DATA}/{entry['source']}/"} for entry in state["layers"]]
-    text = json.dumps({**state, "layers": entries}).replace("<", "\\u003c")  # no text may end the script
+    # no text may end the script
+    text = json.dumps({**state, "layers": entries}).replace("<", "\\u003c")
     return _PAGE.format(state=text, data=_DATA).encode()
 
 

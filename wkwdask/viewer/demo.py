@@ -1,4 +1,5 @@
-"""Demo dataset that resembles cortex: cells with membranes, cytoplasm without nuclei, mitochondria, and their segmentation.
+"""Demo dataset that resembles cortex: cells with membranes, cytoplasm without nuclei, mitochondria,
+and their segmentation.
 
 Each voxel is computed from its position alone, so tasks can compute chunks independently.
 """
@@ -142,14 +143,17 @@ def _noise(positions: Sequence[npt.NDArray[np.int64]], step: Vec3, salt: int) ->
     scaled = [position.ravel() / length for position, length in zip(positions, step, strict=True)]
     lows = [np.floor(at).astype(np.int64) for at in scaled]
     numbers = _random(np.ix_(*(np.arange(low[0], low[-1] + 2) for low in lows)), salt)
-    for at, low in zip(scaled, lows, strict=True):  # interpolate the first axis and move it to the end: after three rounds the order is x, y, z again
+    for at, low in zip(scaled, lows, strict=True):
+        # interpolate the first axis and move it to the end: after three rounds the order is x, y, z
+        # again
         before, after = numbers[low - low[0]], numbers[low - low[0] + 1]
         numbers = np.moveaxis(before + (after - before) * (at - low)[:, np.newaxis, np.newaxis], 0, 2)
     return numbers
 
 
 def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Return the distances of the two nearest cell centers of each voxel, and the lattice position of the nearest, shape (3, x, y, z)."""
+    """Return the distances of the two nearest cell centers of each voxel, and the lattice position
+    of the nearest, shape (3, x, y, z)."""
     positions = _positions(low, shape)
     bends = ((26, (60, 60, 24), 1), (26, (60, 60, 24), 2), (9, (70, 70, 28), 3))
     points = np.stack(
@@ -158,8 +162,9 @@ def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, npt.NDArray[np.int
     points = points.reshape(3, -1)
     lattice = np.stack(np.meshgrid(*(np.arange(axis.min() // 1 - 1, axis.max() // 1 + 2) for axis in points), indexing="ij")).reshape(3, -1).astype(np.int64)
     centers = lattice + np.stack([_random(lattice, salt) for salt in (4, 5, 6)])
-    # With r the radius of the part around its middle and d the distance of the second nearest center to the middle, two centers lie within d + r of each
-    # voxel. A center farther than d + 2 r from the middle is farther than d + r from each voxel, so it is never among the two nearest.
+    # With r the radius of the part around its middle and d the distance of the second nearest
+    # center to the middle, two centers lie within d + r of each voxel. A center farther than d + 2
+    # r from the middle is farther than d + r from each voxel, so it is never among the two nearest.
     middle = points.mean(axis=1, keepdims=True)
     reach, radius = np.linalg.norm(centers - middle, axis=0), np.linalg.norm(points - middle, axis=0).max()
     is_near = reach <= np.partition(reach, 1)[1] + 2 * radius

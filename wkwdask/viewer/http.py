@@ -1,8 +1,10 @@
-"""A small web server on the loopback interface: one thread for each connection, requests without a body.
+"""A small web server on the loopback interface: one thread for each connection, requests without a
+body.
 
-A thread that waits for a disk or a bucket delays no other request, and no request changes the thread: this takes a third of the CPU time of an event loop
-with a pool of threads. A client that is slow to ask or to read is disconnected, and so is the one that has been idle longest when there are too many.
-Specification: RFC 9112.
+A thread that waits for a disk or a bucket delays no other request, and no request changes the
+thread: this takes a third of the CPU time of an event loop with a pool of threads. A client that is
+slow to ask or to read is disconnected, and so is the one that has been idle longest when there are
+too many. Specification: RFC 9112.
 """
 
 from __future__ import annotations
@@ -30,9 +32,18 @@ _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110, section 5.6.2
 _REQUEST_LINE = re.compile(rf"({_TOKEN}) (/[!-~]*) HTTP/1\.([01])")
 _FIELD = re.compile(rf"({_TOKEN}):[ \t]*([^\0\r\n]*?)[ \t]*")
 _REASONS = {
-    200: "OK", 204: "No Content", 206: "Partial Content", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-    413: "Content Too Large", 416: "Range Not Satisfiable", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
-}  # fmt: skip
+    200: "OK",
+    204: "No Content",
+    206: "Partial Content",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    416: "Range Not Satisfiable",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,8 @@ class Answer:
 
 
 class RequestError(Exception):
-    """A request that is refused with a status; the connection is closed, because the end of the request is unknown."""
+    """A request that is refused with a status; the connection is closed, because the end of the
+    request is unknown."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -171,7 +183,8 @@ class _Connection(socketserver.BaseRequestHandler):
 
     def setup(self) -> None:
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A timeout of Python would be one more system call for each piece, in which threads wait for each other.
+        # A timeout of Python would be one more system call for each piece, in which threads wait
+        # for each other.
         self._set_timeout(socket.SO_RCVTIMEO, _HEAD_SECONDS)
         self._set_timeout(socket.SO_SNDTIMEO, _SEND_SECONDS)
         self._received = b""

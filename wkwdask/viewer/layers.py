@@ -1,4 +1,5 @@
-"""Layers that are shown in a browser: how their files are served, and what the first view needs to know of them."""
+"""Layers that are shown in a browser: how their files are served, and what the first view needs to
+know of them."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class ShownLayer:
     """Box with the slice of the sample [voxels of mag 1]."""
 
     def contrast(self) -> tuple[float, float] | None:
-        """Return the range of most values in a slice through the middle, None if it has no two values."""
+        """Return the range of most values in a slice through the middle, None if it has no two
+        values."""
         with suppress(FormatError, MissingError, UnsupportedError, ModuleNotFoundError):
             return contrast_of(read_slice(self.coarsest, self.sampled, "x", "y", SAMPLE_PIXELS, are_ids=False))
         return None
@@ -69,7 +71,8 @@ def contrast_of(values: npt.NDArray[Any]) -> tuple[float, float] | None:
 
 
 def layers_of(url: str | os.PathLike[str], names: Sequence[str], mag: Mag | None, *, allow_external: bool = False) -> list[ShownLayer]:
-    """Open the layers of a dataset, or a layer, mag, volume or array; ``names`` selects layers, none for all."""
+    """Open the layers of a dataset, or a layer, mag, volume or array; ``names`` selects layers,
+    none for all."""
     resolved = find(url)
     chosen = [resolved.choose(name) for name in names] or [resolved.readable(image) for image in resolved.layers]
     for image in chosen:
@@ -103,7 +106,8 @@ def _shown(image: Image, mag: Mag | None) -> ShownLayer | None:
 
 
 def shown_array(name: str, volume: Any, voxel_size_nm: Lengths | None, *, is_segmentation: bool) -> ShownLayer:
-    """Return a volume of one mag that is not stored as a layer. Only the middle is sampled, because each voxel may be slow to compute."""
+    """Return a volume of one mag that is not stored as a layer. Only the middle is sampled, because
+    each voxel may be slow to compute."""
     box = volume.box.in_mag(MAG_1)
     x, y, z = lengths = tuple(map(min, box.size, (*SAMPLE_PIXELS, 1)))
     first = [t + (n - length) // 2 for t, n, length in zip(box.topleft, box.size, lengths, strict=True)]
@@ -117,7 +121,8 @@ def _is_rgb(volume: Sliceable) -> bool:
 
 
 def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
-    """Open the levels of an image with voxels; those that cannot be opened are left out if there are others."""
+    """Open the levels of an image with voxels; those that cannot be opened are left out if there
+    are others."""
     if not image.mags:  # an array without a position in space
         volume = image.volume(mag)
         return {} if volume.box.is_empty else {volume.box.mag: volume}
@@ -139,9 +144,11 @@ def open_mags(image: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
 
 
 def _scheme(image: Image, volumes: Sequence[StoredArray]) -> str | None:
-    """Return the scheme by which the viewer reads the files of an image, None if they must be decoded."""
+    """Return the scheme by which the viewer reads the files of an image, None if they must be
+    decoded."""
     is_plain = image.container is None and not image.key and (is_on_disk(image.folder) or is_remote(image.folder)) and len(volumes) == len(image.levels)
-    if not is_plain or any(root_of(image).outside(level.folder) for level in image.levels):  # only files in the folder of the image are sent
+    if not is_plain or any(root_of(image).outside(level.folder) for level in image.levels):
+        # only files in the folder of the image are sent
         return None
     if any(volume.dtype.name not in SHOWN_TYPES or volume.channels is not None for volume in volumes):
         return None

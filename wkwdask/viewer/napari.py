@@ -1,4 +1,5 @@
-"""Reader for napari, as ``napari.yaml`` in this folder declares it. napari itself is not imported."""
+"""Reader for napari, as ``napari.yaml`` in this folder declares it. napari itself is not
+imported."""
 
 from __future__ import annotations
 
@@ -40,13 +41,15 @@ def get_reader(path: str | list[str]) -> Callable[[str], list[LayerData]] | None
     except MissingError:
         return None
     except (FormatError, ModuleNotFoundError, OSError, UnsupportedError):
-        if contains_plain_arrays(url):  # other plugins may read it; in all other cases the user sees the error
+        if contains_plain_arrays(url):
+            # other plugins may read it; in all other cases the user sees the error
             return None
     return read_layers
 
 
 def read_layers(path: str | list[str]) -> list[LayerData]:
-    """Return data, attributes and type of a napari layer for each layer at a path or URL, segmentations last."""
+    """Return data, attributes and type of a napari layer for each layer at a path or URL,
+    segmentations last."""
     url = path[0] if isinstance(path, list) else path
     opened = _open_images(url)
     labels = [is_segmentation(image, next(iter(volumes.values()))) for image, volumes in opened]
@@ -55,7 +58,8 @@ def read_layers(path: str | list[str]) -> list[LayerData]:
 
 
 def _open_images(url: str) -> list[tuple[Image, Volumes]]:
-    """Open the images at a URL; of arrays without a position in space, only one that the URL names."""
+    """Open the images at a URL; of arrays without a position in space, only one that the URL
+    names."""
     resolved = find(url)
     images = [resolved.readable(image) for image in resolved.layers]
     if contains_plain_arrays(url):
@@ -105,7 +109,8 @@ def _read_image(image: Image, volumes: Volumes, *, are_ids: bool) -> list[LayerD
 
 
 def _arrays(volumes: Volumes, box: BoundingBox, channel: int | None) -> Any:
-    """Return the arrays of all mags, finest first, or the only one; channels come first if none is chosen."""
+    """Return the arrays of all mags, finest first, or the only one; channels come first if none is
+    chosen."""
     axes = "czyx" if channel is None else "zyx"
     parts = [(volume, box.in_mag(mag)) for mag, volume in volumes.items()]
     arrays = [open_array(volume, chunks="auto", box=part, start=part.topleft, axes=axes, channel=channel) for volume, part in parts]
@@ -113,7 +118,8 @@ def _arrays(volumes: Volumes, box: BoundingBox, channel: int | None) -> Any:
 
 
 def _common_box(volumes: Sequence[StoredArray]) -> BoundingBox:
-    """Return the box of all mags [voxels of mag 1], extended so that the finest mag covers whole voxels of the others.
+    """Return the box of all mags [voxels of mag 1], extended so that the finest mag covers whole
+    voxels of the others.
 
     napari stretches coarser arrays to the extent of the finest, so positions differ unless it does:
 

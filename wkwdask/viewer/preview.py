@@ -1,4 +1,5 @@
-"""Draw three orthogonal slices of a dataset as one picture: the image in gray, the segmentation in colors over it, and a scale bar."""
+"""Draw three orthogonal slices of a dataset as one picture: the image in gray, the segmentation in
+colors over it, and a scale bar."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _GAP = 8
 _BACKGROUND = (24, 26, 30)
 _OVERLAY = 0.38
 _GOLDEN_ANGLE = 0.618033988749895
-_PLANES = (("x", "y"), ("z", "y"), ("x", "z"))  # columns and rows of the panels: large, right of it, below it
+# columns and rows of the panels: large, right of it, below it
+_PLANES = (("x", "y"), ("z", "y"), ("x", "z"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ def preview(
 
 
 def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Picture.Image:
-    """Draw three orthogonal slices through the middle of an image, a segmentation, or a segmentation over an image."""
+    """Draw three orthogonal slices through the middle of an image, a segmentation, or a
+    segmentation over an image."""
     scene = _make_scene(image, segmentation, voxel_size, size)
     width, depth = scene.pixels["x"], scene.pixels["z"]
     height = scene.pixels["y"]
@@ -176,7 +179,8 @@ def _panel(scene: _Scene, columns: str, rows: str) -> Picture.Image:
 
 
 def _gray(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Scale values from the range between their 0.5 and 99.5 percentiles to bytes, shape (rows, columns, 3)."""
+    """Scale values from the range between their 0.5 and 99.5 percentiles to bytes, shape (rows,
+    columns, 3)."""
     channels = plane if plane.shape[0] == 3 else np.repeat(plane[:1], 3, axis=0)
     values = np.nan_to_num(channels.astype(np.float64))
     inside = values[values != 0]

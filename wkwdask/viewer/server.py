@@ -1,12 +1,14 @@
-"""Web server of the viewer, on the loopback interface: files of the Neuroglancer client, and layers, below a secret path.
+"""Web server of the viewer, on the loopback interface: files of the Neuroglancer client, and
+layers, below a secret path.
 
     /TOKEN/               opens the client with the first state
     /TOKEN/v/0/NAME       file NAME of the client; the client takes the end of this path for the name of a viewer
     /TOKEN/events/0       event stream of the client, without events
     /TOKEN/data/N/KEY     file KEY of layer N
 
-Only these are answered, to GET and HEAD, and only for the host names of the loopback interface: else a page on the internet could let its host name point
-here and read the answers (DNS rebinding). Behind a proxy the host name is that of the proxy, and the token alone protects the layers.
+Only these are answered, to GET and HEAD, and only for the host names of the loopback interface:
+else a page on the internet could let its host name point here and read the answers (DNS rebinding).
+Behind a proxy the host name is that of the proxy, and the token alone protects the layers.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _NO_STORE = "Cache-Control: no-store\r\n"
 
 
 def client_files() -> dict[str, str]:
-    """Return the files of the Neuroglancer client by their names, from the package ``neuroglancer``, which is not imported."""
+    """Return the files of the Neuroglancer client by their names, from the package
+    ``neuroglancer``, which is not imported."""
     spec = importlib.util.find_spec("neuroglancer")
     folder = f"{spec.submodule_search_locations[0]}/static/client" if spec is not None and spec.submodule_search_locations else ""
     if not folder or not files.isfile(f"{folder}/index.html"):
@@ -62,7 +65,8 @@ class ViewerServer:
         cors: str | None = None,
         is_proxied: bool = False,
     ) -> None:
-        """Begin to listen; ``make_page`` returns the first page, which is made when it is first asked for."""
+        """Begin to listen; ``make_page`` returns the first page, which is made when it is first
+        asked for."""
         self.sources, self.client, self.cors, self.is_proxied = sources, client, cors, is_proxied
         self.token = secrets.token_urlsafe(24)
         self._make_page, self._lock = make_page, threading.Lock()
@@ -124,7 +128,8 @@ class ViewerServer:
             return self._first_page
 
     def _data(self, number: int, path: str, request: Request, connection: socket.socket) -> Answer:
-        key = path if "%" not in path else unquote(path)  # the path was not decoded before, so that an encoded slash is no slash
+        # the path was not decoded before, so that an encoded slash is no slash
+        key = path if "%" not in path else unquote(path)
         if number >= len(self.sources) or "\\" in key or "\0" in key or key.count("/") != path.count("/"):
             return self._text(404, "not found")
         source = self.sources[number]
@@ -158,7 +163,8 @@ class ViewerServer:
         status, fields, start, stop = 200, self._data_fields, 0, content.nbytes
         header = request.fields.get("range")
         if content.encoding:
-            fields = f"Content-Encoding: {content.encoding}\r\n{fields}"  # a range would be one of the compressed bytes, so all are sent
+            # a range would be one of the compressed bytes, so all are sent
+            fields = f"Content-Encoding: {content.encoding}\r\n{fields}"
         elif header is not None:
             wanted = parse_range(header, content.nbytes)
             if wanted is None:
@@ -176,7 +182,8 @@ def _pieces(content: Content, start: int, stop: int) -> Iterator[bytes]:
         for first in range(start, stop, _PIECE_NBYTES):
             yield content.read(first, min(stop, first + _PIECE_NBYTES))
     except (WkwDaskError, OSError) as error:
-        raise ConnectionAbortedError(str(error)) from error  # the client notices that bytes are missing
+        # the client notices that bytes are missing
+        raise ConnectionAbortedError(str(error)) from error
     finally:
         content.close()
 
@@ -189,7 +196,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def parse_range(header: str, nbytes: int) -> tuple[int, int] | None:
-    """Parse a ``Range`` header with one range; None if it has none inside a file of ``nbytes`` bytes.
+    """Parse a ``Range`` header with one range; None if it has none inside a file of ``nbytes``
+    bytes.
 
     Examples
     --------

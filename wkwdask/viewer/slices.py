@@ -94,10 +94,12 @@ def _read(volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int,
 
 
 def _spans(volume: StoredArray, mag_box: BoundingBox, axis: int, pixels: int, most: int) -> list[_Span]:
-    """Return the voxels to read along an axis for at least ``pixels`` pixels, or for at most ``most`` samples.
+    """Return the voxels to read along an axis for at least ``pixels`` pixels, or for at most
+    ``most`` samples.
 
-    A pixel that covers few chunks is the reduction of all its voxels; neighboring pixels are read together as tiles. A pixel that covers many chunks is the
-    reduction of the chunk in its middle, so that the work depends on the picture and not on the volume:
+    A pixel that covers few chunks is the reduction of all its voxels; neighboring pixels are read
+    together as tiles. A pixel that covers many chunks is the reduction of the chunk in its middle,
+    so that the work depends on the picture and not on the volume:
 
         voxels  |--------- step ---------|--------- step ---------|
         read    .        [chunk]         .        [chunk]         .
@@ -114,7 +116,8 @@ def _spans(volume: StoredArray, mag_box: BoundingBox, axis: int, pixels: int, mo
     spans = []
     for n in range(-(-length // step)):
         start, stop = first + n * step, min(first + (n + 1) * step, first + length)
-        corner = ((start + stop) // 2 - origin) // edge * edge + origin  # first voxel of the chunk in the middle
+        # first voxel of the chunk in the middle
+        corner = ((start + stop) // 2 - origin) // edge * edge + origin
         spans.append(_Span(slice(n, n + 1), max(start, corner), min(stop, corner + edge), edge))
     return spans
 

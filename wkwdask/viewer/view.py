@@ -35,16 +35,19 @@ _HEIGHT = 600  # of the frame in a notebook [pixels]
 
 
 class View:
-    """Layers in Neuroglancer, which this process serves in threads until the view is closed, collected, or the process ends.
+    """Layers in Neuroglancer, which this process serves in threads until the view is closed,
+    collected, or the process ends.
 
-    In a notebook it is displayed as a link and a frame. Returned by :func:`view`, and by the methods of :class:`Dataset` and :class:`Layer`.
+    In a notebook it is displayed as a link and a frame. Returned by :func:`view`, and by the
+    methods of :class:`Dataset` and :class:`Layer`.
     """
 
     def __init__(self, server: ViewerServer, names: Sequence[str], notes: Sequence[str], proxy: str | None) -> None:
         self.names = tuple(names)
         """Names of the layers."""
         self.notes = tuple(notes)
-        """Notes on layers whose chunks are decoded, because Neuroglancer cannot read their files."""
+        """Notes on layers whose chunks are decoded, because Neuroglancer cannot read their
+        files."""
         self.port = server.port
         """Port on the loopback interface."""
         self._url = server.url if proxy is None else f"{proxy.rstrip('/')}/{server.port}/{server.token}/"
@@ -91,23 +94,28 @@ def view(
     cache_nbytes: int = _CACHE_NBYTES,
     allow_external: bool = False,
 ) -> View:
-    """Show datasets, volumes and arrays in Neuroglancer, in a browser or in a notebook. Nothing is written.
+    """Show datasets, volumes and arrays in Neuroglancer, in a browser or in a notebook. Nothing is
+    written.
 
     Parameters
     ----------
     *sources : str, path, dask.array.Array, ndarray, xarray.DataArray or mapping
-        Paths or URLs of any format that :func:`wkwdask.open` opens, and arrays of shape (x, y, z) or (c, x, y, z). The keys of a mapping are names of
-        layers. Chunks of dask arrays are computed when the viewer asks for them, by the scheduler that dask would use.
+        Paths or URLs of any format that :func:`wkwdask.open` opens, and arrays of shape (x, y, z)
+        or (c, x, y, z). The keys of a mapping are names of layers. Chunks of dask arrays are
+        computed when the viewer asks for them, by the scheduler that dask would use.
     layer : str or sequence of str, optional
         Only these layers of datasets.
     mag : Mag, str, int or sequence of 3 int, optional
         Only this mag of datasets and volumes; the mag of arrays, by default 1.
     offset : sequence of 3 int, optional
-        Position of element 0 of arrays [absolute voxels of the mag]; by default 0, or the position given by the coordinates x, y, z of a DataArray.
+        Position of element 0 of arrays [absolute voxels of the mag]; by default 0, or the position
+        given by the coordinates x, y, z of a DataArray.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm], for arrays; by default those of the coordinates of a DataArray, or else of the other layers.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], for arrays; by default those of the
+        coordinates of a DataArray, or else of the other layers.
     category : {"color", "segmentation"}, optional
-        Category of arrays; by default integers of 32 bits and more, and booleans, are a segmentation.
+        Category of arrays; by default integers of 32 bits and more, and booleans, are a
+        segmentation.
     position : sequence of 3 int, optional
         First position [voxels of mag 1]; by default the middle of the first layer.
     shader : str, optional
@@ -115,19 +123,24 @@ def view(
     port : int
         Port on this machine; by default any free one.
     cors : str, optional
-        Origin of other pages that may read the layers, such as ``https://neuroglancer-demo.appspot.com``.
+        Origin of other pages that may read the layers, such as
+        ``https://neuroglancer-demo.appspot.com``.
     proxy : str, optional
-        Path or URL below which jupyter-server-proxy serves the ports of this machine, such as ``/proxy``; by default that of JupyterHub inside of a hub.
+        Path or URL below which jupyter-server-proxy serves the ports of this machine, such as
+        ``/proxy``; by default that of JupyterHub inside of a hub.
     cache_nbytes : int
-        Memory for computed chunks of dask arrays [bytes]. Larger chunks are not kept: only the part that the viewer asks for is computed.
+        Memory for computed chunks of dask arrays [bytes]. Larger chunks are not kept: only the part
+        that the viewer asks for is computed.
     allow_external : bool
-        Show levels that a document of a volume names outside of it, such as ``../other/8_8_8``; refused by default. Links and the paths of mags in
-        ``datasource-properties.json`` are always followed.
+        Show levels that a document of a volume names outside of it, such as ``../other/8_8_8``;
+        refused by default. Links and the paths of mags in ``datasource-properties.json`` are always
+        followed.
 
     Returns
     -------
     View
-        Its ``url`` is the link. Closing or forgetting it stops the server; it is a context manager too.
+        Its ``url`` is the link. Closing or forgetting it stops the server; it is a context manager
+        too.
 
     Raises
     ------
@@ -208,7 +221,8 @@ def stop_event() -> threading.Event:
 
 
 def tunnel_command(port: int) -> str | None:
-    """Return the command that makes the server reachable from the user's own machine, None if this is it."""
+    """Return the command that makes the server reachable from the user's own machine, None if this
+    is it."""
     connection = os.environ.get("SSH_CONNECTION", "").split()
     return f"ssh -L {port}:127.0.0.1:{port} {connection[2]}" if len(connection) == 4 else None
 

@@ -1,4 +1,5 @@
-"""The accessor ``.wkw`` of DataArrays with coordinates: mag and voxel size, cropping, other mags, previews and writing."""
+"""The accessor ``.wkw`` of DataArrays with coordinates: mag and voxel size, cropping, other mags,
+previews and writing."""
 
 from __future__ import annotations
 
@@ -69,14 +70,16 @@ class WkwAccessor:
         return x, y, z
 
     def save(self, url: str | os.PathLike[str], **options: Any) -> Report:
-        """Write the array as one level of an image in any format, at the position given by its coordinates; options as for :func:`wkwdask.save`."""
+        """Write the array as one level of an image in any format, at the position given by its
+        coordinates; options as for :func:`wkwdask.save`."""
         from wkwdask.api.writing import save
 
         report: Report = save(self._array, url, **options)
         return report
 
     def to_wkw(self, url: str | os.PathLike[str], **options: Any) -> Report:
-        """Write the array as one WKW mag, at the position given by its coordinates; options as for :func:`wkwdask.to_wkw`."""
+        """Write the array as one WKW mag, at the position given by its coordinates; options as for
+        :func:`wkwdask.to_wkw`."""
         from wkwdask.api.to_wkw import to_wkw
 
         report: Report = to_wkw(self._array, url, **options)
@@ -111,7 +114,8 @@ class WkwAccessor:
         return self._array.isel({axis: self._within(axis, *pair) for axis, pair in ranges.items()})
 
     def preview(self, output: str | os.PathLike[str] | None = None, *, size: int = 640) -> Image.Image:
-        """Draw the three slices through the middle of the array. Only these slices are read or computed."""
+        """Draw the three slices through the middle of the array. Only these slices are read or
+        computed."""
         from wkwdask.viewer.preview import draw
 
         volume = _ArrayVolume(self._array)
@@ -119,7 +123,8 @@ class WkwAccessor:
         for n, axis in enumerate("xyz"):
             if axis in self._array.coords:
                 lengths[n] = 0.0
-                with contextlib.suppress(ValueError):  # reversed or unordered coordinates: draw in units of voxels
+                with contextlib.suppress(ValueError):
+                    # reversed or unordered coordinates: draw in units of voxels
                     lengths[n] = spacing_of(self._array.coords[axis], axis).length_nm or 0.0
         in_nm = all(lengths) and any(axis in self._array.coords for axis in "xyz")
         is_segmentation = self._array.attrs.get("category", "segmentation" if volume.holds_ids else "color") == "segmentation"
@@ -138,7 +143,8 @@ class WkwAccessor:
         return [spacing_of(self._coordinate(axis), axis) for axis in "xyz"]
 
     def _lengths_of_mag_1(self) -> list[float]:
-        """Return the edge lengths of a voxel of mag 1 in nanometers, or 1 if coordinates are in voxels."""
+        """Return the edge lengths of a voxel of mag 1 in nanometers, or 1 if coordinates are in
+        voxels."""
         lengths = []
         for axis in "xyz":
             attrs = self._coordinate(axis).attrs
@@ -157,7 +163,8 @@ class WkwAccessor:
         corner = spacing.first - spacing.step / 2
         if coordinate.ndim == 0:
             return min(max(math.floor((low - corner) / spacing.step), 0), opened.sizes[axis] - 1)
-        # Half a voxel as it was opened: the spacing of the coordinates is larger if the user selected every n-th voxel.
+        # Half a voxel as it was opened: the spacing of the coordinates is larger if the user
+        # selected every n-th voxel.
         half = coordinate.attrs["mag"] * coordinate.attrs.get("voxel_size_nm", 1.0) / 2
         start, stop = math.floor((low - half - corner) / spacing.step + _ON_GRID), math.ceil((high + half - corner) / spacing.step - _ON_GRID)
         return slice(max(start, 0), min(stop, opened.sizes[axis]))
@@ -204,7 +211,8 @@ def _text(bound: float | None, without: str) -> str:
 
 
 class _ArrayVolume:
-    """Adapter that lets the preview read slices of a DataArray; each slice is computed when it is read."""
+    """Adapter that lets the preview read slices of a DataArray; each slice is computed when it is
+    read."""
 
     def __init__(self, array: xr.DataArray) -> None:
         missing = [axis for axis in "cxyz" if axis not in array.dims]

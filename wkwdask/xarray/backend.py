@@ -1,6 +1,8 @@
-"""xarray engines ``"wkw"``, ``"precomputed"``, ``"n5"`` and ``"ngff"``. A mag becomes a lazy variable with coordinates in nanometers, a layer a tree of mags.
+"""xarray engines ``"wkw"``, ``"precomputed"``, ``"n5"`` and ``"ngff"``. A mag becomes a lazy
+variable with coordinates in nanometers, a layer a tree of mags.
 
-xarray imports this module together with all other engines, so its imports are light. It also registers the accessor ``.wkw``.
+xarray imports this module together with all other engines, so its imports are light. It also
+registers the accessor ``.wkw``.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class GroupsBackend(BackendEntrypoint):
         drop_variables: str | Iterable[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> xr.DataTree:
-        """Open a container or layer as a tree, with a leaf for each mag and, if there are several layers, a node for each layer."""
+        """Open a container or layer as a tree, with a leaf for each mag and, if there are several
+        layers, a node for each layer."""
         use_storage_options(filename_or_obj, storage_options)
         return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
 
@@ -90,14 +93,16 @@ class N5Backend(LayersBackend):
 
 
 class NgffBackend(LayersBackend):
-    """The engine ``"ngff"``, for OME-NGFF images with all their resolutions and for other Zarr arrays."""
+    """The engine ``"ngff"``, for OME-NGFF images with all their resolutions and for other Zarr
+    arrays."""
 
     description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
     format_name: ClassVar[str] = "zarr"
 
 
 def image_groups(images: Sequence[Image], drop_variables: str | Iterable[str] | None) -> dict[str, xr.Dataset]:
-    """Open images as groups, one for each level, named by its mag or else by its key. A level that cannot be opened has the attribute ``problem``."""
+    """Open images as groups, one for each level, named by its mag or else by its key. A level that
+    cannot be opened has the attribute ``problem``."""
     several = len(images) > 1
     groups = {"/": xr.Dataset(attrs={} if several else _image_attrs(images[0]))}
     for image in images:
@@ -139,7 +144,8 @@ class WkwBackend(LayersBackend):
     def open_groups_as_dict(  # type: ignore[override]
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
     ) -> dict[str, xr.Dataset]:
-        """Open a dataset or layer as groups. Layers and mags that cannot be opened are groups without variables, with the attribute ``problem``."""
+        """Open a dataset or layer as groups. Layers and mags that cannot be opened are groups
+        without variables, with the attribute ``problem``."""
         located = find(filename_or_obj)
         if any(layer.container is None for layer in located.layers):
             return image_groups(located.layers, drop_variables)

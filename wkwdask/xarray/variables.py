@@ -74,7 +74,8 @@ def open_variables(layer: Image, volume: StoredArray, bounding_box: BoundingBox 
 
 
 def node_of(layer: str) -> str:
-    """Return the path of a layer's node. A slash in its name would begin another node, so it is replaced."""
+    """Return the path of a layer's node. A slash in its name would begin another node, so it is
+    replaced."""
     return f"/{layer.replace('/', '_')}"
 
 
@@ -87,7 +88,8 @@ def drop(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.
 
 
 def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> xr.Variable:
-    """Return the centers of voxels along an axis, in nanometers, or in voxels of mag 1 if the voxel size is unknown."""
+    """Return the centers of voxels along an axis, in nanometers, or in voxels of mag 1 if the voxel
+    size is unknown."""
     if box.size[n] > _LONGEST:
         raise UnsupportedError(
             f"{name}: found {box.size[n]:,} voxels along {axis}, expected at most {_LONGEST:,}, because xarray stores a coordinate for each; "
@@ -103,10 +105,12 @@ def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: S
 
 
 def _preferred_chunks(reader: BoxReader) -> tuple[tuple[int, ...], ...]:
-    """Choose chunks for ``chunks={}`` from which ``chunks="auto"`` derives no chunk that splits a block.
+    """Choose chunks for ``chunks={}`` from which ``chunks="auto"`` derives no chunk that splits a
+    block.
 
-    For ``"auto"``, dask starts from the median length of the preferred chunks. It joins whole chunks only if these are equal and fit into its limit; otherwise
-    it cuts the axis evenly, across blocks. Smaller chunks are tried until dask only joins them.
+    For ``"auto"``, dask starts from the median length of the preferred chunks. It joins whole
+    chunks only if these are equal and fit into its limit; otherwise it cuts the axis evenly, across
+    blocks. Smaller chunks are tried until dask only joins them.
     """
     import dask
     from dask.array.core import normalize_chunks

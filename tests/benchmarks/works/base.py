@@ -39,8 +39,9 @@ class Work:
 class BoxLoop(Work):
     """Boxes that are read one after the other.
 
-    No result outlives the next one, as in a loop over a volume. A list of them would measure the page faults of fresh memory, which depend on where the
-    library's last small allocation happens to lie.
+    No result outlives the next one, as in a loop over a volume. A list of them would measure the
+    page faults of fresh memory, which depend on where the library's last small allocation happens
+    to lie.
     """
 
     boxes: Sequence[Any]
@@ -84,7 +85,8 @@ def slices(size: int, plane: str, count: int) -> list[tuple[list[int], list[int]
 
 
 def arranged_boxes(size: int, edge: int, arrangement: str) -> np.ndarray:
-    """Return boxes as pairs of corners, shape (n, 2, 3): 64 ``near`` each other at any voxel, ``half`` an edge apart, or ``apart`` by an edge."""
+    """Return boxes as pairs of corners, shape (n, 2, 3): 64 ``near`` each other at any voxel,
+    ``half`` an edge apart, or ``apart`` by an edge."""
     if arrangement == "near":
         within = min(size, 4 * edge)
         corners = np.random.default_rng(7).integers(0, within - edge + 1, (64, 3)) + (size - within) // 2
@@ -139,7 +141,8 @@ class DatasetCopy:
 
 
 def read_mag(path: Any, size: int) -> np.ndarray:
-    """Read the cube at the origin of a mag with the reference library, or with wkwdask where that is not installed."""
+    """Read the cube at the origin of a mag with the reference library, or with wkwdask where that
+    is not installed."""
     try:
         import wkw
     except ImportError:

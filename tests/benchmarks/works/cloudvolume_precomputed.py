@@ -14,7 +14,8 @@ REQUIRES = ("cloudvolume",)
 
 
 def _create(folder: Any, size: int, dtype: np.dtype, *, sharded: bool) -> Any:
-    """Make a volume; files of single chunks are not compressed, as those of the other tools are not."""
+    """Make a volume; files of single chunks are not compressed, as those of the other tools are
+    not."""
     from cloudvolume import CloudVolume
 
     volume, scale = info_of(size, dtype, sharded=sharded)

@@ -1,4 +1,5 @@
-"""Limits of the machine: pure compute on threads, the parts of a pyramid timed alone, and boxes of a volume that is opened once."""
+"""Limits of the machine: pure compute on threads, the parts of a pyramid timed alone, and boxes of
+a volume that is opened once."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _FILE_PIECE_NBYTES = 8 << 20
 
 
 class Compress(Work):
-    """LZ4HC over pieces of memory that fit the cache, without the GIL and without shared data: how threads scale here at best.
+    """LZ4HC over pieces of memory that fit the cache, without the GIL and without shared data: how
+    threads scale here at best.
 
     Parameters
     ----------
@@ -67,9 +69,11 @@ class Compress(Work):
 
 
 class Limit(Work):
-    """Decode all source blocks, reduce all windows and encode all target blocks of a pyramid, each timed alone on bricks that fit the cache.
+    """Decode all source blocks, reduce all windows and encode all target blocks of a pyramid, each
+    timed alone on bricks that fit the cache.
 
-    Beside these, and not counted with them: to read as many bytes from a file and to write as many to new ones.
+    Beside these, and not counted with them: to read as many bytes from a file and to write as many
+    to new ones.
 
     Parameters
     ----------
@@ -98,7 +102,8 @@ class Limit(Work):
         self.nbytes = size**3 * self._dtype.itemsize
 
     def run(self) -> dict[str, float]:
-        """Return the seconds of each part; the coarser mags are held in memory, the source is not."""
+        """Return the seconds of each part; the coarser mags are held in memory, the source is
+        not."""
         seconds = dict.fromkeys(("decode", "reduce", "encode", *FILE_PARTS), 0.0)
         _timed(seconds, "read", lambda: self._read)
         size = self._size // 2

@@ -14,8 +14,9 @@ _MEMORY = 1.2  # of all voxels: one task holds them and their coarser mags
 class Pyramid(precomputed.Pyramid):
     """The downsampling tasks of igneous in its ``LocalTaskQueue``, by one process.
 
-    Where chunks are files, a task makes all scales at once and compresses none. Sharded, it makes one scale after the other, as its own guide advises. It
-    makes no scale that is smaller than a chunk, and chooses the sharding itself.
+    Where chunks are files, a task makes all scales at once and compresses none. Sharded, it makes
+    one scale after the other, as its own guide advises. It makes no scale that is smaller than a
+    chunk, and chooses the sharding itself.
     """
 
     package = "igneous-pipeline"

@@ -14,7 +14,8 @@ REQUIRES = ("ngff_zarr", "zarr", "wkw")
 
 
 class Export(zarr_images.Export):
-    """``to_ngff_zarr`` of one array, which wkw reads whole before: there is no reader of WKW in it."""
+    """``to_ngff_zarr`` of one array, which wkw reads whole before: there is no reader of WKW in
+    it."""
 
     package = "ngff-zarr"
 
@@ -35,7 +36,8 @@ class Export(zarr_images.Export):
 
 
 class Pyramid(zarr_pyramids.Pyramid):
-    """``to_multiscales`` by bin shrink, and ``to_ngff_zarr``, which writes the finest level again and chooses the codecs itself."""
+    """``to_multiscales`` by bin shrink, and ``to_ngff_zarr``, which writes the finest level again
+    and chooses the codecs itself."""
 
     package = "ngff-zarr"
 

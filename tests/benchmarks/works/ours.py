@@ -175,7 +175,8 @@ class Pyramid(Work):
     method, compression : str
         As for ``build_pyramid``.
     size : int
-        Edge of the volume whose mags are compared with those of other tools [voxels]; 0 compares nothing.
+        Edge of the volume whose mags are compared with those of other tools [voxels]; 0 compares
+        nothing.
     level : int, optional
         LZ4HC level; by default the default.
     threads : int
@@ -191,7 +192,8 @@ class Pyramid(Work):
             dask.config.set(scheduler="threads", num_workers=threads)
         self._copy = DatasetCopy(source, layer, folder)
         self._size = size
-        (length,) = (one.mags[0].file_len for one in wkwdask.info(source).layers if one.name == layer)  # as that of the source, as for the other tools
+        # as that of the source, as for the other tools
+        (length,) = (one.mags[0].file_len for one in wkwdask.info(source).layers if one.name == layer)
         self._options = {"method": method, "compression": compression, "file_len": length if length > 1 else 8} | ({} if level is None else {"level": level})
         self.nbytes = nbytes
 

@@ -1,4 +1,5 @@
-"""Shared by works on Neuroglancer precomputed volumes: the voxels, their storage, and the volume that all tools read."""
+"""Shared by works on Neuroglancer precomputed volumes: the voxels, their storage, and the volume
+that all tools read."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def edge_of_chunks(size: int) -> int:
 
 
 def info_of(size: int, dtype: np.dtype, *, sharded: bool, level: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Describe a volume and one of its scales, in the words of the format: images raw, segmentations compressed_segmentation.
+    """Describe a volume and one of its scales, in the words of the format: images raw,
+    segmentations compressed_segmentation.
 
     Shards have streams of gzip in them; chunks that are files are not compressed.
     """
@@ -88,7 +90,8 @@ class Written(Work):
         self.nbytes = self.voxels.nbytes
 
     def prepare(self) -> None:
-        """Put aside what the last run made, until the row is over: for a while after many files were removed, ext4 makes new ones slowly."""
+        """Put aside what the last run made, until the row is over: for a while after many files
+        were removed, ext4 makes new ones slowly."""
         if self.folder.is_dir():
             aside = self.folder.with_name("aside")
             aside.mkdir(exist_ok=True)
@@ -104,7 +107,8 @@ class Written(Work):
 
 
 class Pyramid(Written):
-    """Work that adds coarser scales to an existing volume: the same files for all tools, written once by :meth:`make_source`."""
+    """Work that adds coarser scales to an existing volume: the same files for all tools, written
+    once by :meth:`make_source`."""
 
     def __init__(self, path: str, folder: str, size: int, sharded: bool = False, method: str = "mean") -> None:
         super().__init__(path, folder, size, sharded)

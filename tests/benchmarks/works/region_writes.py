@@ -1,4 +1,5 @@
-"""Base of works that write boxes into an existing volume of any format: the same files and the same boxes for all tools."""
+"""Base of works that write boxes into an existing volume of any format: the same files and the same
+boxes for all tools."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ class RemoteRead(Work):
     Parameters
     ----------
     server : str
-        URL of the server, which serves the same files below ``/fresh-1``, ``/fresh-2`` and so on: no tool knows a path there from before.
+        URL of the server, which serves the same files below ``/fresh-1``, ``/fresh-2`` and so on:
+        no tool knows a path there from before.
     path : str
         Path of the volume on the server.
     kind : str
@@ -26,7 +27,8 @@ class RemoteRead(Work):
     boxes : sequence of pairs of corners
         Boxes to read [voxels].
     is_open : bool
-        Whether the volume is opened, and one voxel read, before each measurement; else opening it is measured.
+        Whether the volume is opened, and one voxel read, before each measurement; else opening it
+        is measured.
     """
 
     _count = 0

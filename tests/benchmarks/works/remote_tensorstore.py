@@ -16,7 +16,8 @@ _DRIVERS = {"precomputed": "neuroglancer_precomputed", "zarr": "zarr3"}
 
 
 class Read(RemoteRead):
-    """One call of ``read`` for each box; its cache keeps metadata and shard indexes, and no chunks."""
+    """One call of ``read`` for each box; its cache keeps metadata and shard indexes, and no
+    chunks."""
 
     package = "tensorstore"
 

@@ -1,4 +1,5 @@
-"""Servers of chunks in a separate process, and a client with as many connections as a browser has. Only the CPU time of the server is counted."""
+"""Servers of chunks in a separate process, and a client with as many connections as a browser has.
+Only the CPU time of the server is counted."""
 
 from __future__ import annotations
 
@@ -81,5 +82,6 @@ class Served(Work):
 
 
 def chunk_files(base: str, folder: str) -> list[Ask]:
-    """Return requests for the files of the chunks of a scale of a precomputed volume, in no order."""
+    """Return requests for the files of the chunks of a scale of a precomputed volume, in no
+    order."""
     return [(f"{base}/{SCALE}/{file.name}", {}) for file in Path(folder, SCALE).glob("[0-9]*")]

@@ -64,7 +64,8 @@ class Read(precomputed.Pyramid):
 
 
 class ReadMany(Read):
-    """Boxes, all of which are requested before the first result is awaited; a cache keeps the chunks that several of them share."""
+    """Boxes, all of which are requested before the first result is awaited; a cache keeps the
+    chunks that several of them share."""
 
     def __init__(self, edge: int, arrangement: str, **options: Any) -> None:
         super().__init__(**options)

@@ -54,7 +54,8 @@ class Slices(BoxLoop):
 
 
 class Pyramid(zarr_pyramids.Pyramid):
-    """Level by level: the downsample driver over one level, copied into the next shard by shard, so that each shard is encoded once."""
+    """Level by level: the downsample driver over one level, copied into the next shard by shard, so
+    that each shard is encoded once."""
 
     package = "tensorstore"
 

@@ -1,4 +1,5 @@
-"""Label components and map ids of whole arrays in memory: read with the reference library, written with it as LZ4HC, or only computed."""
+"""Label components and map ids of whole arrays in memory: read with the reference library, written
+with it as LZ4HC, or only computed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _NEIGHBOURS = {6: 1, 18: 2, 26: 3}
 
 
 def partition(ids: np.ndarray) -> str:
-    """Hash the components independently of their ids: components are numbered by their first voxels."""
+    """Hash the components independently of their ids: components are numbered by their first
+    voxels."""
     flat = ids.ravel(order="K")
     starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
     known, first = np.unique(flat[starts], return_index=True)
@@ -39,7 +41,8 @@ class _Whole(Work):
     nbytes : int
         Bytes of the voxels.
     writes : bool
-        Whether the volume is read and the result is written each time; else it is there, and stays in memory.
+        Whether the volume is read and the result is written each time; else it is there, and stays
+        in memory.
     """
 
     def __init__(self, path: str, folder: str, size: int, nbytes: int, writes: bool) -> None:
@@ -76,7 +79,8 @@ class _Whole(Work):
 
 
 class Components(_Whole):
-    """cc3d, or scipy of a mask: 26 neighbours; of voxels that reach a threshold, or of equal labels."""
+    """cc3d, or scipy of a mask: 26 neighbours; of voxels that reach a threshold, or of equal
+    labels."""
 
     def __init__(self, tool: str, threshold: int | None = None, **options: object) -> None:
         self.package = {"cc3d": "connected-components-3d", "scipy": "scipy"}[tool]

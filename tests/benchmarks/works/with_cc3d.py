@@ -1,4 +1,5 @@
-"""cc3d (connected-components-3d), whose ``statistics`` are those of an array in memory; fastremap renumbers labels for it."""
+"""cc3d (connected-components-3d), whose ``statistics`` are those of an array in memory; fastremap
+renumbers labels for it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ REQUIRES = ("cc3d", "fastremap", "wkw")
 
 
 class LabelStatistics(Work):
-    """``cc3d.statistics`` of a whole mag. Its memory grows with the largest label, so that labels are renumbered first.
+    """``cc3d.statistics`` of a whole mag. Its memory grows with the largest label, so that labels
+    are renumbered first.
 
     Parameters
     ----------

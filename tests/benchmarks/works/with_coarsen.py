@@ -1,4 +1,5 @@
-"""``dask.array.coarsen`` between arrays that wkw reads and writes: what is written first by somebody who has dask and no tool for pyramids."""
+"""``dask.array.coarsen`` between arrays that wkw reads and writes: what is written first by
+somebody who has dask and no tool for pyramids."""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ _BLOCK_LEN = 32
 class Pyramid(Work):
     """Mag by mag: open with wkw, ``da.coarsen``, store with wkw.
 
-    A chunk is 256^3 voxels and becomes one file of 128^3: wkw writes compressed files only as a whole. Images are reduced by ``np.mean`` and rounded, or by
-    ``np.median``; labels by a mode of sorted windows in numpy (``scipy.stats.mode`` calls Python for each window, which would take hours).
+    A chunk is 256^3 voxels and becomes one file of 128^3: wkw writes compressed files only as a
+    whole. Images are reduced by ``np.mean`` and rounded, or by ``np.median``; labels by a mode of
+    sorted windows in numpy (``scipy.stats.mode`` calls Python for each window, which would take
+    hours).
 
     Parameters
     ----------
@@ -55,7 +58,8 @@ class Pyramid(Work):
         with dask.config.set(self._scheduler):
             for level in range(1, NUM_MAGS + 1):
                 finer = _Mag(self._path(level - 1), self._size >> (level - 1))
-                # wkw never comes back from reading an empty box, which dask would do to learn the type
+                # wkw never comes back from reading an empty box, which dask would do to learn the
+                # type
                 array = da.from_array(finer, chunks=_CHUNK_VX, name=False, asarray=False, meta=np.empty((0, 0, 0), finer.dtype))
                 coarser = self._coarsen(array)
                 da.store(coarser, _Mag.create(self._path(level), coarser, self._compression), lock=False)
@@ -77,7 +81,8 @@ class Pyramid(Work):
 
 
 def mode(values: np.ndarray, axis: tuple[int, ...] | None = None) -> np.ndarray:
-    """Return the most frequent value along some axes, the smallest of several: sort, and count how often each value is there.
+    """Return the most frequent value along some axes, the smallest of several: sort, and count how
+    often each value is there.
 
     Parameters
     ----------

@@ -9,22 +9,27 @@ from pathlib import Path
 from .base import NUM_MAGS, Work, digest, folder_nbytes, read_mag
 
 REQUIRES = ("igneous", "cloudvolume")
-_MEMORY = 1.2  # of a task's voxels: a little more than 8/7, which is what igneous counts for them and all their coarser mags
+# of a task's voxels: a little more than 8/7, which is what igneous counts for them and all their
+# coarser mags
+_MEMORY = 1.2
 
 
 class Pyramid(Work):
     """The downsampling tasks of igneous with its defaults, in its ``LocalTaskQueue``.
 
-    Its defaults: images are raw chunks with gzip and averaged, segmentations are compressed_segmentation with gzip and reduced by mode. It makes no mag
-    that is smaller than one chunk: of a volume of 8 chunks along an edge three mags and not four, which is less work.
+    Its defaults: images are raw chunks with gzip and averaged, segmentations are
+    compressed_segmentation with gzip and reduced by mode. It makes no mag that is smaller than one
+    chunk: of a volume of 8 chunks along an edge three mags and not four, which is less work.
 
-    Its memory target is chosen so that a task spans half the volume's edge: there are eight of them, and the coarsest mags are made of the mag that these
-    end at. Its processes stay from one run to the next.
+    Its memory target is chosen so that a task spans half the volume's edge: there are eight of
+    them, and the coarsest mags are made of the mag that these end at. Its processes stay from one
+    run to the next.
 
     Parameters
     ----------
     source, layer : str
-        WKW dataset and layer that the precomputed volume is made from; it is written beside the dataset once, which takes longer than any run.
+        WKW dataset and layer that the precomputed volume is made from; it is written beside the
+        dataset once, which takes longer than any run.
     folder : str
         Folder of the precomputed volume.
     size : int
@@ -93,9 +98,13 @@ def _write(mag: Path, size: int, folder: Path) -> None:
     is_image = voxels.dtype.itemsize == 1
     unfinished = folder.with_name(f"{folder.name}-unfinished")
     CloudVolume.from_numpy(
-        voxels, f"file://{unfinished}", resolution=(16, 16, 16), chunk_size=(min(64, size // 8),) * 3,
-        layer_type="image" if is_image else "segmentation", encoding="raw" if is_image else "compressed_segmentation",
-    )  # fmt: skip
+        voxels,
+        f"file://{unfinished}",
+        resolution=(16, 16, 16),
+        chunk_size=(min(64, size // 8),) * 3,
+        layer_type="image" if is_image else "segmentation",
+        encoding="raw" if is_image else "compressed_segmentation",
+    )
     unfinished.rename(folder)
 
 

@@ -14,7 +14,8 @@ REQUIRES = ("tensorstore",)
 class Pyramid(Work):
     """Level by level: the downsample driver over one scale, copied into the next.
 
-    The volume is unsharded ``neuroglancer_precomputed``: images raw, segmentations compressed_segmentation, as its documentation shows them.
+    The volume is unsharded ``neuroglancer_precomputed``: images raw, segmentations
+    compressed_segmentation, as its documentation shows them.
 
     Parameters
     ----------

@@ -15,8 +15,9 @@ REQUIRES = ("webknossos",)
 class Pyramid(Work):
     """``Layer.downsample``, four coarser mags; it always writes LZ4HC level 9.
 
-    It hands out 1024^3 voxels of the coarser mag at once: a volume has to be larger than 2048^3 before a second worker gets any. So that two workers have what
-    they would have there, each gets a separate volume, both at once.
+    It hands out 1024^3 voxels of the coarser mag at once: a volume has to be larger than 2048^3
+    before a second worker gets any. So that two workers have what they would have there, each gets
+    a separate volume, both at once.
 
     Parameters
     ----------
@@ -29,8 +30,9 @@ class Pyramid(Work):
     method : str
         ``median`` or ``mode``.
     file_vx : int, optional
-        Edge of the files that it writes [voxels]. By default they have 1024, and it encodes the zeros that fill them, which takes most of its time for a
-        volume of 512^3 and hardly any for a large one.
+        Edge of the files that it writes [voxels]. By default they have 1024, and it encodes the
+        zeros that fill them, which takes most of its time for a volume of 512^3 and hardly any for
+        a large one.
     processes : int
         1 is its sequential executor, more its multiprocessing executor; also the number of volumes.
     """
@@ -69,7 +71,8 @@ class Pyramid(Work):
 
 
 class Rechunk(Work):
-    """``MagView.rechunk`` or ``compress`` to another place; what it compresses is always LZ4HC level 9.
+    """``MagView.rechunk`` or ``compress`` to another place; what it compresses is always LZ4HC
+    level 9.
 
     Parameters
     ----------
@@ -122,7 +125,8 @@ class Rechunk(Work):
 
 @lru_cache
 def _executor(processes: int) -> Any:
-    """Start an executor once: its processes stay warm. They are forked, so that they know this module."""
+    """Start an executor once: its processes stay warm. They are forked, so that they know this
+    module."""
     from cluster_tools import get_executor
 
     return get_executor("sequential") if processes == 1 else get_executor("multiprocessing", max_workers=processes, start_method="fork")

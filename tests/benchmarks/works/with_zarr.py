@@ -1,4 +1,5 @@
-"""WKW through zarr-python without a copy, by the codec or the store of wkwdask; and zarr-python as a tool that writes shards."""
+"""WKW through zarr-python without a copy, by the codec or the store of wkwdask; and zarr-python as
+a tool that writes shards."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class View(BoxLoop):
     folder : str
         Folder of the copy to which files are added; its data files are links.
     stored : bool
-        Whether files beside the data describe it, so that the codec reads it; else the store decodes it.
+        Whether files beside the data describe it, so that the codec reads it; else the store
+        decodes it.
     passes : int
         Number of passes of a run.
     edge, count : int
@@ -89,7 +91,8 @@ class Splice(Export):
 
 
 class PlainExport(zarr_images.Export):
-    """A loop that reads a shard by wkw and writes it by zarr-python, with the same chunks, shards and codecs."""
+    """A loop that reads a shard by wkw and writes it by zarr-python, with the same chunks, shards
+    and codecs."""
 
     package = "zarr"
 
@@ -124,7 +127,8 @@ class Pyramid(zarr_pyramids.Pyramid):
 
 
 class PlainPyramid(zarr_pyramids.Pyramid):
-    """Level by level: ``da.from_zarr``, ``da.coarsen`` and ``da.to_zarr``, whose chunks become whole shards."""
+    """Level by level: ``da.from_zarr``, ``da.coarsen`` and ``da.to_zarr``, whose chunks become
+    whole shards."""
 
     package = "dask"
 

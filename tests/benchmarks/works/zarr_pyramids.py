@@ -1,4 +1,5 @@
-"""Base of works that add coarser levels to an OME-Zarr image: sharded Zarr v3, the same files for all tools."""
+"""Base of works that add coarser levels to an OME-Zarr image: sharded Zarr v3, the same files for
+all tools."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Pyramid(Work):
         new.rename(self.source)
 
     def create(self, folder: Path, level: int) -> str:
-        """Write the document of a level, and return its path; dask writes no shard that is larger than the array."""
+        """Write the document of a level, and return its path; dask writes no shard that is larger
+        than the array."""
         size = self.size >> level
         codec = json.loads(json.dumps(_CODECS[self.compression]))
         if codec["name"] == "blosc":
@@ -72,10 +74,17 @@ class Pyramid(Work):
         index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
         inner = {"chunk_shape": [min(self.chunk, size)] * 3, "codecs": [little, codec], "index_codecs": index, "index_location": "end"}
         document = {
-            "zarr_format": 3, "node_type": "array", "shape": [size] * 3, "data_type": self.dtype.name, "fill_value": 0, "attributes": {},
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [min(self.shard, size)] * 3}}, "dimension_names": ["z", "y", "x"],
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "codecs": [{"name": "sharding_indexed", "configuration": inner}],
-        }  # fmt: skip
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [size] * 3,
+            "data_type": self.dtype.name,
+            "fill_value": 0,
+            "attributes": {},
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [min(self.shard, size)] * 3}},
+            "dimension_names": ["z", "y", "x"],
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "codecs": [{"name": "sharding_indexed", "configuration": inner}],
+        }
         path = folder / str(1 << level)
         path.mkdir(parents=True)
         (path / "zarr.json").write_text(json.dumps(document))

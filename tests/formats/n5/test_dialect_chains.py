@@ -1,4 +1,5 @@
-"""Chains of jobs on N5 groups of other software: after each job, that software still finds every level with its voxel size."""
+"""Chains of jobs on N5 groups of other software: after each job, that software still finds every
+level with its voxel size."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def run(job, factors, number, url, arrays, *, has_size):
 
 
 def is_refused(group, describe, job, arrays):
-    """Return whether BigDataViewer would show a new level as another one: the list of the setup has other factors at its end or at the number of the level."""
+    """Return whether BigDataViewer would show a new level as another one: the list of the setup has
+    other factors at its end or at the number of the level."""
     name, factors, _ = job
     listed = attributes_of(group.parent).get("downsamplingFactors", [])
     is_new = name == "pyramid" and relative(factors, arrays) not in (None, "1-1-1") and tuple(map(float, factors)) not in map(factors_of, arrays.values())

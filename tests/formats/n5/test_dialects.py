@@ -1,4 +1,5 @@
-"""N5 groups as other software describes them: levels that a job adds, replaces or removes leave all others as they were."""
+"""N5 groups as other software describes them: levels that a job adds, replaces or removes leave all
+others as they were."""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ def test_a_replaced_level_leaves_the_others_as_they_were(group, describe, number
 
 @pytest.mark.parametrize("describe", SIZED, ids=lambda describe: describe.__name__)
 def test_the_finest_level_is_removed_and_made_again(group, describe):
-    """Voxel sizes stay those of the remaining levels; a coarser level is described by factors of the full resolution."""
+    """Voxel sizes stay those of the remaining levels; a coarser level is described by factors of
+    the full resolution."""
     describe(group)
     before, by_neuroglancer = seen(group), seen_by_neuroglancer(group)
     wkwdask.rm(f"n5://{group}", mags=["1"])
@@ -133,7 +135,8 @@ def test_the_finest_level_is_removed_and_made_again(group, describe):
     assert seen(group) == coarse | {"s3": ("4", (0, 0, 0), (32.0, 32.0, 64.0))}
     if by_neuroglancer is not None:
         coarse = {"s3": [8 * length for length in by_neuroglancer["s0"]]}
-        has_list = describe is bigdataviewer  # that of all time points, where Neuroglancer expects the finest level
+        # that of all time points, where Neuroglancer expects the finest level
+        has_list = describe is bigdataviewer
         assert seen_by_neuroglancer(group) == (None if has_list else {key: size for key, size in (by_neuroglancer | coarse).items() if key != "s0"})
     wkwdask.upsample(f"n5://{group}", mags=["1"], voxel_size=(4, 4, 8))
     assert seen(group) == before | {"s3": ("8", (0, 0, 0), (32.0, 32.0, 64.0))}
@@ -308,7 +311,8 @@ def no_offset(group, offset):
 
 
 def shifts(group):
-    """Return how far readers that know one place of all levels show them behind their own [voxels of mag 1]."""
+    """Return how far readers that know one place of all levels show them behind their own [voxels
+    of mag 1]."""
     finders = [lambda: by_neuroglancer(group, group.parents[1]), lambda: by_paintera(group)[0]]
     places, found = seen(group), {}
     for finder in finders:

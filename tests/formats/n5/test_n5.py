@@ -1,4 +1,5 @@
-"""N5 and OME-NGFF through the functions and commands that people call: reading, looking, conversion."""
+"""N5 and OME-NGFF through the functions and commands that people call: reading, looking,
+conversion."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ IDS = labels(SHAPE, np.uint64)[0]
 
 
 def transform(length, first, step=1):
-    """Place a level whose first voxel is a given one of its mag, as Janelia's software writes it."""
+    """Place a level whose first voxel is a given one of its mag, as Janelia's software writes
+    it."""
     centers = [(n * step + (step - 1) / 2) * length for n in first]
     return {"transform": {"axes": ["z", "y", "x"], "scale": [length * step] * 3, "translate": centers[::-1], "units": ["nm"] * 3}}
 
@@ -71,7 +73,8 @@ def _engine(name):
 def test_xarray(container):
     dataset = xr.open_dataset(f"n5://{container}/em", engine="n5", mag=2)
     np.testing.assert_array_equal(dataset["em"].values, EM[::2, ::2, ::2])
-    assert dataset["em"].sel(x=slice(32, 48)).sizes["x"] == 2  # centers of voxels 4 and 5 of mag 2 [nm]
+    # centers of voxels 4 and 5 of mag 2 [nm]
+    assert dataset["em"].sel(x=slice(32, 48)).sizes["x"] == 2
     assert (dataset.x.attrs["units"], dataset.attrs["mag"]) == ("nm", "2")
     tree = xr.open_datatree(container, engine="n5")
     assert sorted(tree.groups) == ["/", "/cells", "/cells/1", "/em", "/em/1", "/em/2"]
@@ -85,8 +88,10 @@ def test_xarray(container):
 def test_info_and_preview(container, tmp_path):
     summary = wkwdask.info(container)
     assert [(scale.key, scale.mag, scale.encoding) for scale in summary.scales] == [
-        ("cells", Mag(1, 1, 1), "raw"), ("em/s0", Mag(1, 1, 1), "gzip"), ("em/s1", Mag(2, 2, 2), "gzip"),
-    ]  # fmt: skip
+        ("cells", Mag(1, 1, 1), "raw"),
+        ("em/s0", Mag(1, 1, 1), "gzip"),
+        ("em/s1", Mag(2, 2, 2), "gzip"),
+    ]
     document = json.loads(run_here("info", f"n5://{container}/em", "--json").output)
     assert (document["format"], document["dtype"], document["scales"][0]["box"]) == ("n5", "uint8", [8, 4, 0, *SHAPE])
     printed = run_here("info", container).output
@@ -153,7 +158,8 @@ def test_a_path_of_one_mag_is_not_another(container, tmp_path):
 
 
 def test_levels_that_are_not_written_anew(container, tmp_path):
-    """They would be of another pyramid where the finest level becomes another mag; else a note says that they stay."""
+    """They would be of another pyramid where the finest level becomes another mag; else a note says
+    that they stay."""
     wkwdask.convert(container / "em", f"n5://{tmp_path}/c.n5")
     with pytest.raises(ExistsError, match=r"c.n5: holds s1 too, for a voxel size of .* nm in s0, got \(8.0, 8.0, 8.0\) nm"):
         wkwdask.convert(container / "em", f"n5://{tmp_path}/c.n5", mag=2, existing="overwrite")
@@ -170,19 +176,23 @@ def test_as_a_source(container, tmp_path):
 
 
 def test_levels_get_the_next_numbers(tmp_path):
-    """They are stored as the one that they are made of, and the group lists them with all that readers look for."""
+    """They are stored as the one that they are made of, and the group lists them with all that
+    readers look for."""
     url = f"{tmp_path}/c.n5/em"
     wkwdask.to_n5(EM, f"{url}/s0", offset=(3, 0, 5), voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8), compression="raw")
     wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-1", "4-4-2"], method="max")
     assert [(level.key, str(level.mag), level.resolution) for level in wkwdask.info(f"n5://{url}").scales] == [
-        ("s0", "1", (4, 4, 8)), ("s1", "2-2-1", (8, 8, 8)), ("s2", "4-4-2", (16, 16, 16)),
-    ]  # fmt: skip
+        ("s0", "1", (4, 4, 8)),
+        ("s1", "2-2-1", (8, 8, 8)),
+        ("s2", "4-4-2", (16, 16, 16)),
+    ]
     document = json.loads((tmp_path / "c.n5" / "em" / "s2" / "attributes.json").read_text())
     assert (document["compression"], document["blockSize"]) == ({"type": "raw"}, [8, 8, 8])
     wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-1"], method="nearest", existing="overwrite", compression="gzip")
     document = json.loads((tmp_path / "c.n5" / "em" / "s1" / "attributes.json").read_text())
     assert document["compression"]["type"] == "gzip"
-    wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-2"], method="max")  # numbers go from fine to coarse: s2 becomes s3
+    # numbers go from fine to coarse: s2 becomes s3
+    wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-2"], method="max")
     assert [(level.key, str(level.mag)) for level in wkwdask.info(f"n5://{url}").scales] == [("s0", "1"), ("s1", "2-2-1"), ("s2", "2"), ("s3", "4-4-2")]
     group = json.loads((tmp_path / "c.n5" / "em" / "attributes.json").read_text())
     assert group["scales"] == [[1, 1, 1], [2, 2, 1], [2, 2, 2], [4, 4, 2]]
@@ -192,12 +202,14 @@ def test_levels_get_the_next_numbers(tmp_path):
         wkwdask.build_pyramid(f"n5://{tmp_path}/c.n5/alone", mags=["2"])
 
 
-# ------------------------------------------------------------------------------------------------ OME-NGFF
+# ------------------------------------------------------------------------------------------------
+# OME-NGFF
 
 
 @pytest.fixture(scope="module")
 def ngff(tmp_path_factory):
-    """An OME-NGFF image in two resolutions and two channels, of version 0.5 in shards, and of version 0.4."""
+    """An OME-NGFF image in two resolutions and two channels, of version 0.5 in shards, and of
+    version 0.4."""
     zarr = pytest.importorskip("zarr", reason="the extra zarr")
     folder = tmp_path_factory.mktemp("ngff")
     array = np.stack([EM, 255 - EM])
@@ -227,15 +239,17 @@ def test_ngff(ngff, tmp_path, name):
     assert wkwdask.sample(url, [[57, 40, 22], [8, 4, 0]])[:, 0].tolist() == [EM[49, 36, 22], EM[0, 0, 0]]
     summary = wkwdask.info(ngff / name)
     assert [(scale.key, scale.mag, scale.resolution, scale.box.topleft) for scale in summary.scales] == [
-        ("s0", Mag(1, 1, 1), (4.0, 4.0, 4.0), (8, 4, 0)), ("s1", Mag(2, 2, 2), (8.0, 8.0, 8.0), (4, 2, 0)),
-    ]  # fmt: skip
+        ("s0", Mag(1, 1, 1), (4.0, 4.0, 4.0), (8, 4, 0)),
+        ("s1", Mag(2, 2, 2), (8.0, 8.0, 8.0), (4, 2, 0)),
+    ]
     assert all(scale.files > 0 for scale in summary.scales)
     tree = xr.open_datatree(ngff / name, engine="ngff")
     assert sorted(tree.groups) == ["/", "/1", "/2"]
     assert xr.open_dataset(url, engine="ngff").x.values[:2].tolist() == [34, 38]
     wkwdask.convert(url, tmp_path / "ds", layer="color")
     assert wkwdask.diff(tmp_path / "ds" / "color", url).equal
-    (made,) = wkwdask.convert(ngff / name / "s1", tmp_path / "level").mags  # by its path alone it is the same level
+    # by its path alone it is the same level
+    (made,) = wkwdask.convert(ngff / name / "s1", tmp_path / "level").mags
     assert made.path == str(tmp_path / "level" / "color" / "2")
     np.testing.assert_array_equal(wkwdask.read(made.path, ((4, 2, 0), (29, 21, 12)))[1], 255 - EM[::2, ::2, ::2])
 
@@ -249,7 +263,8 @@ def test_n5_as_zarr(container, tmp_path):
     assert len(list(tmp_path.rglob("zarr.json"))) == 4
     image = json.loads((tmp_path / "v.n5" / "em" / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]
     assert [entry["coordinateTransformations"][1]["translation"] for entry in image["datasets"]] == [[32.0, 16.0, 0.0], [34.0, 18.0, 2.0]]
-    wkwdask.convert(container / "em" / "s0", f"n5://{tmp_path}/v.n5/em", mag=1, existing="overwrite")  # a dataset with a zarr.json is one still
+    # a dataset with a zarr.json is one still
+    wkwdask.convert(container / "em" / "s0", f"n5://{tmp_path}/v.n5/em", mag=1, existing="overwrite")
     run_here("n5-as-zarr", f"{tmp_path}/v.n5", "--remove")
     assert not list(tmp_path.rglob("zarr.json"))
     (tmp_path / "v.n5" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')

@@ -80,7 +80,8 @@ AXES = [
     ({"axes": ["z", "y", "x"]}, [5, 6, 7], "zyx"),
     ({"axes": ["x", "y", "c", "z", "t"]}, [5, 6, 2, 7, 1], "xycz-"),
     ({"axes": ["dim_0", "dim_1", "dim_2"]}, [5, 6, 7], "xyz"),  # names that say nothing
-    ({"transform": {"axes": ["z", "y", "x"], "scale": [1, 1, 1]}}, [5, 6, 7], "xyz"),  # listed as numpy has them
+    # listed as numpy has them
+    ({"transform": {"axes": ["z", "y", "x"], "scale": [1, 1, 1]}}, [5, 6, 7], "xyz"),
     ({"transform": {"axes": ["x", "y", "z"], "ordering": "F"}}, [5, 6, 7], "xyz"),
 ]
 
@@ -116,9 +117,12 @@ def test_conventions():
     factors = {"downsamplingFactors": [2, 2, 2]}
     assert placed({}, (sizes[0], cosem(4)), (sizes[1], cosem(8, 2))) == [one, two]
     assert placed(resolution, (sizes[0], {}), (sizes[1], factors)) == [one, two]  # Paintera
-    assert placed({"scales": [[1, 1, 1], [2, 2, 2]], **resolution}, (sizes[0], {}), (sizes[1], {})) == [one, two]  # n5-viewer
-    assert placed({"downsamplingFactors": [[1, 1, 1], [2, 2, 2]], **resolution}, (sizes[0], {}), (sizes[1], {})) == [one, two]  # BigDataViewer
-    assert placed({"resolution": [4, 4, 4], "units": ["nm"] * 3}, (sizes[0], {}), (sizes[1], factors)) == [one, two]  # Neuroglancer
+    # n5-viewer
+    assert placed({"scales": [[1, 1, 1], [2, 2, 2]], **resolution}, (sizes[0], {}), (sizes[1], {})) == [one, two]
+    # BigDataViewer
+    assert placed({"downsamplingFactors": [[1, 1, 1], [2, 2, 2]], **resolution}, (sizes[0], {}), (sizes[1], {})) == [one, two]
+    # Neuroglancer
+    assert placed({"resolution": [4, 4, 4], "units": ["nm"] * 3}, (sizes[0], {}), (sizes[1], factors)) == [one, two]
     assert placed(resolution, (sizes[0], {}), (sizes[1], {})) == [one, two]  # by the lengths alone
     listed = {"multiscales": [{"datasets": [{"path": "s0", **cosem(0.004, unit="um")}, {"path": "s1", **cosem(0.008, 0.002, "um")}]}]}
     assert placed(listed, (sizes[0], {}), (sizes[1], {})) == [one, two]
@@ -126,20 +130,23 @@ def test_conventions():
 
 
 def test_places():
-    """Levels are put on the nearest voxels of their mags, whether centers of voxels are stated, or corners."""
+    """Levels are put on the nearest voxels of their mags, whether centers of voxels are stated, or
+    corners."""
     found = placed({}, ([100] * 3, cosem(4, 400)), ([50] * 3, cosem(8, 402)))
     assert [level.offset for level in found] == [(100, 100, 100), (50, 50, 50)]
     found = placed({}, ([100] * 3, cosem(4, 400)), ([50] * 3, cosem(8, 400)), ([25] * 3, cosem(16, 400)))
     assert [level.offset for level in found] == [(100, 100, 100), (50, 50, 50), (25, 25, 25)]
-    found = placed({}, ([100] * 3, cosem(4, 402)), ([50] * 3, cosem(8, 404)))  # where the corner of voxel 0 is the origin
+    # where the corner of voxel 0 is the origin
+    found = placed({}, ([100] * 3, cosem(4, 402)), ([50] * 3, cosem(8, 404)))
     assert [level.offset for level in found] == [(100, 100, 100), (50, 50, 50)]
 
 
 def test_nonsense_is_left_aside():
     odd = {"pixelResolution": {"dimensions": ["a", 1, 1], "unit": "nm"}, "scales": "many", "transform": {"axes": None, "scale": 5}}
     assert placed(odd, ([100] * 3, odd), ([33] * 3, {"downsamplingFactors": [3, 3, 3]})) == [
-        ArrayGeometry("xyz", Mag(1, 1, 1), None, (0, 0, 0)), ArrayGeometry("xyz", None, None, (0, 0, 0)),
-    ]  # fmt: skip
+        ArrayGeometry("xyz", Mag(1, 1, 1), None, (0, 0, 0)),
+        ArrayGeometry("xyz", None, None, (0, 0, 0)),
+    ]
 
 
 @pytest.mark.parametrize("channels", [0, 1])
@@ -154,7 +161,8 @@ def test_what_is_written_is_read(channels):
         assert new["axes"] == list(names)
         group = with_level(group, f"s{number}", names, place, is_ours=True)
         levels.append((dimensions, new))
-    group = with_level(group, "s1", names, LevelGeometry(Mag(2, 2, 1), (-4, 2, 0), (4.0, 4.0, 35.0)), is_ours=True)  # again
+    # again
+    group = with_level(group, "s1", names, LevelGeometry(Mag(2, 2, 1), (-4, 2, 0), (4.0, 4.0, 35.0)), is_ours=True)
     assert group["mine"] == 1
     assert [entry["path"] for entry in group["multiscales"][0]["datasets"]] == ["s0", "s1", "s2"]
     group = with_factor_lists(group, {f"s{n}": new["downsamplingFactors"] for n, (_, new) in enumerate(levels)}, {})

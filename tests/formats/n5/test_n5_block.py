@@ -1,4 +1,5 @@
-"""Stored blocks: the byte vectors of the N5 specification, every compression, blocks that are cut off, both modes, and damage of all kinds."""
+"""Stored blocks: the byte vectors of the N5 specification, every compression, blocks that are cut
+off, both modes, and damage of all kinds."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ from wkwdask.model.json_text import Problems
 
 pytestmark = pytest.mark.checks_more
 
-# The example of the specification (README of saalfeldlab/n5, "File-system specification", rule 9): 1 x 2 x 3 values of uint16, 1 to 6.
+# The example of the specification (README of saalfeldlab/n5, "File-system specification", rule 9):
+# 1 x 2 x 3 values of uint16, 1 to 6.
 HEADER = "0000 0003 00000001 00000002 00000003"
 VECTORS = {
     "raw": "0001 0002 0003 0004 0005 0006",
@@ -73,7 +75,8 @@ def test_header():
 
 @given(st.data())
 def test_round_trip(data):
-    """Any type, shape, memory order and compression; the bytes behind the header are what libraries of others decompress."""
+    """Any type, shape, memory order and compression; the bytes behind the header are what libraries
+    of others decompress."""
     dtype = np.dtype(data.draw(st.sampled_from(DTYPES)))
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=5)))
     name = data.draw(st.sampled_from(HAVE))
@@ -97,7 +100,8 @@ def test_varlength():
         decode(few + bytes(10))
 
 
-# lz4-java 1.8.0, LZ4BlockOutputStream with blocks of 64 bytes: its stream, and the bytes that it was given.
+# lz4-java 1.8.0, LZ4BlockOutputStream with blocks of 64 bytes: its stream, and the bytes that it
+# was given.
 OF_LZ4_JAVA = (
     "4c5a34426c6f636b202300000040000000879b7e09140001001401010014020100140301001404010014050100a0060606060606060606074c5a34426c6f636b2027000000380000"
     "00394cdd03130701001408010014090100140a0100f0060b88ce1660acfa4a8bce246bb4ff3b8adb1d61a7ef4c5a34426c6f636b10000000000000000000000000"

@@ -1,4 +1,5 @@
-"""``to_n5``: what is written, what is refused, and what becomes of datasets and groups that are there already."""
+"""``to_n5``: what is written, what is refused, and what becomes of datasets and groups that are
+there already."""
 
 from __future__ import annotations
 
@@ -49,10 +50,15 @@ def test_a_dataset(tmp_path):
     assert (found["dimensions"], found["blockSize"], found["dataType"]) == ([40, 30, 20], [16, 16, 8], "uint16")
     assert found["pixelResolution"] == {"dimensions": [4.0, 4.5, 40.0], "unit": "nm"}
     assert found["transform"] == {
-        "ordering": "C", "axes": ["z", "y", "x"], "scale": [40.0, 4.5, 4.0], "translate": [120.0, 0.0, -28.0], "units": ["nm"] * 3,
-    }  # fmt: skip
+        "ordering": "C",
+        "axes": ["z", "y", "x"],
+        "scale": [40.0, 4.5, 4.0],
+        "translate": [120.0, 0.0, -28.0],
+        "units": ["nm"] * 3,
+    }
     block = (tmp_path / "c.n5/volumes/raw/2/1/2").read_bytes()
-    assert struct.unpack(">2H3I", block[:16]) == (0, 3, 8, 14, 4)  # cut off, as the specification has it
+    # cut off, as the specification has it
+    assert struct.unpack(">2H3I", block[:16]) == (0, 3, 8, 14, 4)
     np.testing.assert_array_equal(np.frombuffer(gzip.decompress(block[16:]), ">u2").reshape(8, 14, 4, order="F"), voxels()[32:, 16:, 16:])
     np.testing.assert_array_equal(read(tmp_path / "c.n5"), voxels())
     assert leftovers(tmp_path) == []
@@ -103,8 +109,9 @@ def test_levels(tmp_path):
     assert [entry["transform"]["translate"] for entry in found["multiscales"][0]["datasets"]] == [[120.0, 0.0, -32.0], [120.0, 2.0, -30.0]]
     assert attributes_of(tmp_path / "c.n5") == {"n5": "2.5.1"}
     assert [(scale.key, scale.mag.name, scale.box.topleft, scale.resolution) for scale in wkwdask.info(group).scales] == [
-        ("s0", "1", (-8, 0, 3), (4.0, 4.0, 40.0)), ("s1", "2-2-1", (-4, 0, 3), (8.0, 8.0, 40.0)),
-    ]  # fmt: skip
+        ("s0", "1", (-8, 0, 3), (4.0, 4.0, 40.0)),
+        ("s1", "2-2-1", (-4, 0, 3), (8.0, 8.0, 40.0)),
+    ]
 
 
 def test_later(tmp_path):
@@ -166,7 +173,8 @@ def test_other_data_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize("axes", [None, ["z", "y", "x"]])
 def test_a_single_dataset_is_stored_again_in_place(tmp_path, axes):
-    """Other blocks and compression: shape, type, axes, attributes and values stay, as tensorstore reads them."""
+    """Other blocks and compression: shape, type, axes, attributes and values stay, as tensorstore
+    reads them."""
     ts = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
     described = {"resolution": [4, 4, 40], "who": "me"} | ({"axes": axes} if axes else {})
     write_dataset(tmp_path / "c.n5" / "em", voxels(), **described)
@@ -241,7 +249,8 @@ def test_a_conversion_goes_on(tmp_path):
     wkwdask.build_pyramid(tmp_path / "ds", layer="color")
     target = f"n5://{tmp_path}/c.n5/em"
     (tmp_path / "c.n5").mkdir()
-    broken = counting(f"{tmp_path}/c.n5/em/.attributes.json", 1, fail, {"os.rename"})  # killed when s0 had appeared
+    # killed when s0 had appeared
+    broken = counting(f"{tmp_path}/c.n5/em/.attributes.json", 1, fail, {"os.rename"})
     with broken, pytest.raises(BrokenError):
         wkwdask.convert(tmp_path / "ds", target, layer="color", chunk_shape=(16, 16, 16))
     assert (tmp_path / "c.n5" / "em" / "s0").exists()
@@ -254,7 +263,8 @@ def test_a_conversion_goes_on(tmp_path):
 
 @pytest.mark.parametrize("target", ["n5://c.n5/em", "precomputed://em", "em.ome.zarr", "other/color"])
 def test_the_same_call_goes_on_between_two_mags(tmp_path, monkeypatch, target):
-    """It was killed when the first mag had appeared; what it finished stays, and the others are made."""
+    """It was killed when the first mag had appeared; what it finished stays, and the others are
+    made."""
     if target.endswith("zarr"):
         pytest.importorskip("zarr", reason="the extra zarr")
     monkeypatch.chdir(tmp_path)
@@ -268,7 +278,8 @@ def test_the_same_call_goes_on_between_two_mags(tmp_path, monkeypatch, target):
         wkwdask.convert("ds", "n5://source.n5", **options)
         wkwdask.create_dataset("other", voxel_size=(4, 4, 40))
         source, options = "source.n5", {}
-    with before_task(2, fail), pytest.raises((BrokenError, TaskFailedError)):  # each mag is one task
+    with before_task(2, fail), pytest.raises((BrokenError, TaskFailedError)):
+        # each mag is one task
         wkwdask.convert(source, target, **options)
     with pytest.raises(ExistsError):
         wkwdask.convert(source, target, **options, offset=(8, 8, 8))

@@ -1,4 +1,5 @@
-"""N5 datasets in folders and behind a server: voxels of blocks that are whole or cut off, absent and broken files, what is stored, datasets that change."""
+"""N5 datasets in folders and behind a server: voxels of blocks that are whole or cut off, absent
+and broken files, what is stored, datasets that change."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def test_datasets_that_change(tmp_path):
     (tmp_path / "v" / "attributes.json").write_text(document.replace("{", '{"more": 1, ', 1))
     np.testing.assert_array_equal(computed(array)[0], ARRAY)  # what is stored is the same
     (tmp_path / "v" / "attributes.json").write_text(document.replace("16", "32"))
-    os.utime(tmp_path / "v" / "attributes.json", (1, 1))  # as many bytes, perhaps within a tick of the clock
+    # as many bytes, perhaps within a tick of the clock
+    os.utime(tmp_path / "v" / "attributes.json", (1, 1))
     with pytest.raises(ReplacedError, match=r"attributes.json describes another array since it was opened"):
         computed(array)
     os.rename(tmp_path / "v", tmp_path / "old")
@@ -126,7 +128,8 @@ def test_names_of_files(tmp_path):
     np.testing.assert_array_equal(wkwdask.read(tmp_path)[0], ARRAY)
 
 
-# ------------------------------------------------------------------------------------------------ layers
+# ------------------------------------------------------------------------------------------------
+# layers
 
 
 @pytest.fixture
@@ -190,7 +193,8 @@ def test_what_is_n5(container, tmp_path):
     (tmp_path / "other" / "attributes.json").write_text('{"of": "somebody else"}')
     with pytest.raises(MissingError, match="no dataset"):
         wkwdask.open(tmp_path / "other")
-    assert len(wkwdask.info(container / "volumes", layer="em").scales) == 2  # a group without attributes in a container
+    # a group without attributes in a container
+    assert len(wkwdask.info(container / "volumes", layer="em").scales) == 2
     with pytest.raises(MissingError, match="no N5 dataset found here or below"):
         wkwdask.open(f"n5://{tmp_path}/other")
     with pytest.raises(MissingError, match="no such folder"):
@@ -198,7 +202,8 @@ def test_what_is_n5(container, tmp_path):
 
 
 def test_remote(container):
-    """Behind a web server, which lists nothing: levels are found one after the other, absent blocks are zero."""
+    """Behind a web server, which lists nothing: levels are found one after the other, absent blocks
+    are zero."""
     pytest.importorskip("obstore", reason="reads http")
     with range_server(container) as server:
         assert [mag for _, mag, _ in levels_of(f"n5://{server.url}/volumes/em")] == [Mag(1, 1, 1), Mag(2, 2, 2)]

@@ -1,4 +1,5 @@
-"""compressed_segmentation in plain numpy, word by word after its description: what the compiled loops are held against."""
+"""compressed_segmentation in plain numpy, word by word after its description: what the compiled
+loops are held against."""
 
 from __future__ import annotations
 

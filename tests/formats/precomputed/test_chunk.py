@@ -1,4 +1,5 @@
-"""Chunks of precomputed volumes: every encoding there and back, images of any shape, limits, missing packages, and any bytes."""
+"""Chunks of precomputed volumes: every encoding there and back, images of any shape, limits,
+missing packages, and any bytes."""
 
 from __future__ import annotations
 
@@ -25,18 +26,23 @@ from wkwdask.model.file_buffer import MEMORY_NBYTES, EncodedPieces
 
 CODECS = [
     # encoding, type, channels
-    *[("raw", dtype, 1) for dtype in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")], ("raw", "int16", 3),
+    *[("raw", dtype, 1) for dtype in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")],
+    ("raw", "int16", 3),
     *[("png", dtype, channels) for dtype in ("uint8", "uint16") for channels in (1, 2, 3, 4)],
-    ("jxl", "uint8", 1), ("jxl", "uint8", 3), ("jxl", "uint8", 4),
+    ("jxl", "uint8", 1),
+    ("jxl", "uint8", 3),
+    ("jxl", "uint8", 4),
     *[("compresso", dtype, 1) for dtype in ("uint8", "uint16", "uint32", "uint64")],
-    ("compressed_segmentation", "uint32", 2), ("compressed_segmentation", "uint64", 1),
-]  # fmt: skip
+    ("compressed_segmentation", "uint32", 2),
+    ("compressed_segmentation", "uint64", 1),
+]
 PACKAGES = {"png": "imagecodecs", "jpeg": "imagecodecs", "jxl": "imagecodecs", "compresso": "compresso"}
 SHAPE = (6, 5, 4)
 
 
 def _rows(rows):
-    """Mark the rows of a table, whose first value is an encoding, with the packages that they need."""
+    """Mark the rows of a table, whose first value is an encoding, with the packages that they
+    need."""
     return [pytest.param(*row, marks=[pytest.mark.needs(PACKAGES[row[0]])] if row[0] in PACKAGES else []) for row in rows]
 
 
@@ -51,7 +57,8 @@ def _decoded(codec, data, shape, offset=0):
 
 
 def test_memory_of_pieces():
-    """Pieces do not overlap, also where one memory is full and where a piece is larger than a memory."""
+    """Pieces do not overlap, also where one memory is full and where a piece is larger than a
+    memory."""
     pieces = EncodedPieces()
     sizes = [5, MEMORY_NBYTES // 2, MEMORY_NBYTES // 2, MEMORY_NBYTES + 1, 70, 64]
     reserved = [pieces.reserve(size) for size in sizes]
@@ -203,7 +210,8 @@ GRAY = np.arange(120, dtype=np.uint8).reshape(10, 12)
 
 
 def test_images_of_other_encoders():
-    """Interlaced and paletted PNG, progressive JPEG with a comment: what the libraries decode is right if it has the right form."""
+    """Interlaced and paletted PNG, progressive JPEG with a comment: what the libraries decode is
+    right if it has the right form."""
     pytest.importorskip("imagecodecs", reason="images need the extra precomputed")
     expected = GRAY.reshape(4, 5, 6).transpose(2, 1, 0)[None]
     png, jpeg = PrecomputedCodec("png", np.dtype("uint8"), 1), PrecomputedCodec("jpeg", np.dtype("uint8"), 1)
@@ -226,7 +234,8 @@ WRONG_IMAGES = [
     ("jpeg", "uint8", 1, lambda: _image(GRAY, "png"), "no jpeg image: not a JPEG file"),
     ("png", "uint8", 1, lambda: _image(GRAY, "jpeg"), "no png image: not a PNG file"),
     ("jxl", "uint8", 1, lambda: _image(GRAY, "png"), "no JPEG XL image"),
-    ("jpeg", "uint8", 1, lambda: _image(GRAY, "jpeg")[:-20], "a jpeg image is cut off"),  # decoders fill up what is missing
+    # decoders fill up what is missing
+    ("jpeg", "uint8", 1, lambda: _image(GRAY, "jpeg")[:-20], "a jpeg image is cut off"),
     ("jpeg", "uint8", 1, lambda: _image(GRAY, "jpeg", comment=b"\xff\xd9")[:-20], "a jpeg image is cut off"),
     ("jpeg", "uint8", 1, lambda: b"\xff\xd8\x00\x01" + bytes(9), "no jpeg image: "),
     ("png", "uint8", 1, lambda: _image(GRAY, "png")[:-20], "a png image cannot be decoded"),
@@ -254,14 +263,16 @@ def test_bombs():
     jpeg[at + 5 : at + 9] = b"\xff\xff\xff\xff"
     with pytest.raises(CorruptError, match="needs an image of 120 pixels, found 65535 x 65535"):
         _decoded(_codec("jpeg", "uint8"), bytes(jpeg), SHAPE)
-    bits = int("1" * 30 + "11" + "000" + "1" * 30 + "11" + "0", 2)  # from the last bit to the first: width, its form, no ratio, height, its form, not small
+    # from the last bit to the first: width, its form, no ratio, height, its form, not small
+    bits = int("1" * 30 + "11" + "000" + "1" * 30 + "11" + "0", 2)
     with pytest.raises(CorruptError, match="needs an image of 120 pixels, found 1073741824 x 1073741824"):
         _decoded(_codec("jxl", "uint8"), b"\xff\x0a" + (bits | 1 << 68).to_bytes(12, "little"), SHAPE)
 
 
 @given(vectors(1, 2000), st.booleans())
 def test_sizes_of_jxl(sides, is_boxed):
-    """The header is read as its decoder reads it: small sides, ratios, codestreams and containers."""
+    """The header is read as its decoder reads it: small sides, ratios, codestreams and
+    containers."""
     imagecodecs = pytest.importorskip("imagecodecs", reason="images need the extra precomputed")
     width, height = sides[0] % 300 + 1, (sides[1] if sides[2] % 2 else sides[0]) % 300 + 1
     data = imagecodecs.jpegxl_encode(np.zeros((height, width), np.uint8), effort=1, lossless=True, usecontainer=is_boxed)
@@ -301,7 +312,8 @@ def test_any_bytes(encoding, dtype, channels):
 def test_every_truncation(encoding, dtype):
     codec = _codec(encoding, dtype)
     raw = codec.encode(voxel_array(dtype, (1, *SHAPE), 4, "few"), "f")
-    tail = {"png": 12, "jpeg": 1}.get(encoding, 0)  # PNG's last chunk and JPEG's last byte say nothing of voxels
+    # PNG's last chunk and JPEG's last byte say nothing of voxels
+    tail = {"png": 12, "jpeg": 1}.get(encoding, 0)
     for length in range(len(raw) - tail):
         with pytest.raises(FormatError):
             _decoded(codec, raw[:length], SHAPE)

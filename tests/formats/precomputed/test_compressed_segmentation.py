@@ -1,4 +1,5 @@
-"""compressed_segmentation: small vectors by hand, the compiled loops against plain numpy, overflow, and every damage."""
+"""compressed_segmentation: small vectors by hand, the compiled loops against plain numpy, overflow,
+and every damage."""
 
 from __future__ import annotations
 
@@ -17,10 +18,12 @@ from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
 
 VECTORS = [
-    # type, ids of a block of 4 x 1 x 1, words: the channel, table and bits, place of the indices, indices, table
+    # type, ids of a block of 4 x 1 x 1, words: the channel, table and bits, place of the indices,
+    # indices, table
     ("uint32", [3, 3, 3, 3], [1, 2 | 0 << 24, 2, 3]),
     ("uint64", [3, 3, 3, 3], [1, 2 | 0 << 24, 2, 3, 0]),
-    ("uint32", [4, 3, 4, 4], [1, 3 | 1 << 24, 2, 0b1101, 3, 4]),  # the vector of neuroglancer's encode_uint32.spec.ts
+    # the vector of neuroglancer's encode_uint32.spec.ts
+    ("uint32", [4, 3, 4, 4], [1, 3 | 1 << 24, 2, 0b1101, 3, 4]),
     ("uint64", [2**32 + 1, 3, 4, 4], [1, 3 | 2 << 24, 2, 0b01_01_00_10, 3, 0, 4, 0, 1, 1]),
     ("uint32", [9, 8, 7, 6], [1, 3 | 2 << 24, 2, 0b00_01_10_11, 6, 7, 8, 9]),
 ]
@@ -35,7 +38,8 @@ def test_by_hand(dtype, ids, words):
 
 
 def test_tables_are_shared():
-    """Equal tables of two blocks are written once, and a table that begins like another one is not the same."""
+    """Equal tables of two blocks are written once, and a table that begins like another one is not
+    the same."""
     array = np.array([1, 2, 2, 1, 1, 3], np.uint32).reshape(1, 6, 1, 1)
     words = np.frombuffer(compressed_segmentation.encode(array, (2, 1, 1), "f"), "<u4").tolist()
     assert words == [1, 7 | 1 << 24, 6, 7 | 1 << 24, 9, 11 | 1 << 24, 10, 0b10, 1, 2, 0b01, 0b10, 1, 3]
@@ -49,7 +53,8 @@ def test_two_channels():
 
 @st.composite
 def _segmentations(draw):
-    """Ids of few or of many values, all of whose bits count, and of every number of bits that a block may have."""
+    """Ids of few or of many values, all of whose bits count, and of every number of bits that a
+    block may have."""
     dtype = np.dtype(draw(st.sampled_from(["uint32", "uint64"])))
     shape = draw(vectors(1, 20))
     channels = draw(st.integers(1, 2))
@@ -75,7 +80,8 @@ def test_compiled_and_plain_are_equal(array, block_size, order):
 
 @given(_segmentations(), vectors(-12, 12), vectors(1, 15), st.sampled_from(["C", "F", "odd", "back"]))
 def test_a_part_at_its_place(array, corner, size, order):
-    """Of a chunk that lies anywhere relative to an array of any memory order, the part inside is written, and nothing else."""
+    """Of a chunk that lies anywhere relative to an array of any memory order, the part inside is
+    written, and nothing else."""
     shape = array.shape[1:]
     data = compressed_segmentation.encode(array, (8, 8, 8), "f")
     if order in "CF":
@@ -105,7 +111,8 @@ def test_many_ids_in_a_block():
 
 
 def test_tables_that_no_header_can_name():
-    """A table beyond 2^24 words is an error before anything is written; most of a block is padding here, which makes a small array long."""
+    """A table beyond 2^24 words is an error before anything is written; most of a block is padding
+    here, which makes a small array long."""
     array = np.arange(257 * 256, dtype=np.uint32).reshape(1, 257, 1, 256)
     block_size = (2048, 64, 1)
     with pytest.raises(FormatError, match=r"f: compressed_segmentation cannot hold channel 0 of \(257, 1, 256\) voxels: .* 64 MiB .*: choose smaller chunks"):
@@ -161,7 +168,8 @@ def test_every_truncation():
 
 
 def test_a_promise_of_much():
-    """Nothing is allocated for a chunk that has no bytes for its blocks, or a block that is larger than any file."""
+    """Nothing is allocated for a chunk that has no bytes for its blocks, or a block that is larger
+    than any file."""
     with pytest.raises(TruncatedError, match="a chunk of 8589934592 blocks has at least"):
         compressed_segmentation.decode(bytes(100), BlockShapes((1 << 14, 1 << 14, 1 << 14), (8, 8, 8)), np.dtype("uint64"), 1, "f", 0)
     with pytest.raises(CorruptError, match="indices beyond the end"):

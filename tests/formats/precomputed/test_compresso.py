@@ -1,4 +1,5 @@
-"""Compresso: a stream by hand, everything that its encoder writes, and streams that say what cannot be."""
+"""Compresso: a stream by hand, everything that its encoder writes, and streams that say what cannot
+be."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def _decode(data, shape=(3, 1, 1), dtype=U16):
 def test_by_hand():
     """Three voxels, the middle one on a border: it has the id of its left neighbour."""
     assert _decode(_stream()).ravel().tolist() == [7, 7, 9]
-    assert _decode(_stream(ids=(7,), values=(0,), windows=(3,))).ravel().tolist() == [7, 7, 7]  # a run of one window without borders
+    # a run of one window without borders
+    assert _decode(_stream(ids=(7,), values=(0,), windows=(3,))).ravel().tolist() == [7, 7, 7]
 
 
 def test_borders_by_hand():
@@ -42,7 +44,8 @@ def test_borders_by_hand():
 
 @st.composite
 def _segmentations(draw):
-    """Noise, where all voxels are borders, and cubes; ids at the limit of their type, which are written in a way of their own."""
+    """Noise, where all voxels are borders, and cubes; ids at the limit of their type, which are
+    written in a way of their own."""
     dtype = np.dtype(draw(st.sampled_from(["uint8", "uint16", "uint32", "uint64"])))
     shape = draw(vectors(1, 17))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -53,10 +56,16 @@ def _segmentations(draw):
     return ids + dtype.type(np.iinfo(dtype).max - 40) if draw(st.booleans()) else ids
 
 
-FORMS = st.sampled_from([
-    {}, {"steps": (8, 8, 1)}, {"steps": (2, 2, 2), "random_access_z_index": False}, {"steps": (3, 5, 2)}, {"random_access_z_index": False},
-    {"random_access_z_index": False, "connectivity": 6},
-])  # fmt: skip
+FORMS = st.sampled_from(
+    [
+        {},
+        {"steps": (8, 8, 1)},
+        {"steps": (2, 2, 2), "random_access_z_index": False},
+        {"steps": (3, 5, 2)},
+        {"random_access_z_index": False},
+        {"random_access_z_index": False, "connectivity": 6},
+    ]
+)
 
 
 @given(_segmentations(), FORMS)
@@ -112,8 +121,10 @@ WRONG = [
     (_stream(ids=(7, 9, 9)), "has a number of ids that differs from its number of connected components"),
     (_stream(locations=(9,)), "has borders without ids"),
     (_stream(ids=(), values=(0, 7), locations=(12, 0)), "has borders without ids"),
-    (_stream(ids=(), values=(0, 7), locations=(0, 0, 0)), "has borders without ids"),  # the first voxel has no left neighbour
-    (_stream(ids=(), values=(0, 7), locations=(12, 0, 1)), "has borders without ids"),  # nor the last one a right one
+    # the first voxel has no left neighbour
+    (_stream(ids=(), values=(0, 7), locations=(0, 0, 0)), "has borders without ids"),
+    # nor the last one a right one
+    (_stream(ids=(), values=(0, 7), locations=(12, 0, 1)), "has borders without ids"),
     (_stream(ids=(), values=(0, 7), locations=(12, 0, 2)), "has borders without ids"),
     (_stream(ids=(), values=(0, 7), locations=(12, 0, 3)), "has borders without ids"),
     (_stream(ids=(), values=(0, 7), locations=(12, 0, 4)), "has borders without ids"),

@@ -1,4 +1,5 @@
-"""``info`` of precomputed volumes: everything that is tolerated, everything that is wrong, and edits that keep what they do not know."""
+"""``info`` of precomputed volumes: everything that is tolerated, everything that is wrong, and
+edits that keep what they do not know."""
 
 from __future__ import annotations
 
@@ -43,9 +44,7 @@ def test_all_fields():
     info = _parsed({"type": "segmentation", "data_type": "uint64", "mesh": "mesh"}, {"hidden": True, "rois": [1], "sharding": SHARDING})
     assert (info.type, info.dtype, info.num_channels, info.unusable, info.redirect) == ("segmentation", np.dtype("uint64"), 1, (), None)
     (scale,) = info.scales
-    assert scale == Scale(
-        "8_8_40", (100, 90, 80), (-7, 0, 3), (64, 64, 64), (8, 8, 40), "raw", Sharding(1, 1, 2), None, True, ((64, 64, 64),), {}
-    )  # fmt: skip
+    assert scale == Scale("8_8_40", (100, 90, 80), (-7, 0, 3), (64, 64, 64), (8, 8, 40), "raw", Sharding(1, 1, 2), None, True, ((64, 64, 64),), {})
     assert info.document["mesh"] == "mesh"
     assert scale.entry["rois"] == [1]
     assert scale.grid == (2, 2, 2)
@@ -137,7 +136,8 @@ def test_an_encoding_that_is_not_implemented():
     info = parse_info(json.dumps({**DOCUMENT, "scales": [{**ENTRY, "encoding": "crackle"}, {**ENTRY, "key": "b", "resolution": [16, 16, 40]}]}), "v/info")
     with pytest.raises(UnsupportedError, match=r'v/info: scales\[0\].encoding: expected one of .*, found "crackle"'):
         _image(info).volume("8_8_40")
-    assert _mags(info) == (Mag(2, 2, 1),)  # mags count from the first scale of the file, whether it can be used or not
+    # mags count from the first scale of the file, whether it can be used or not
+    assert _mags(info) == (Mag(2, 2, 1),)
     with pytest.raises(UnsupportedError):
         _image(info).volume(1)
     assert _image(info).find("2-2-1").key == "b"
@@ -182,7 +182,8 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-3, 2**65) | st.floa
 
 @given(st.data())
 def test_any_values(data):
-    """Whatever is put in place of one or two values, an info is read or refused, and what was read can be used."""
+    """Whatever is put in place of one or two values, an info is read or refused, and what was read
+    can be used."""
     document = json.loads(json.dumps({**DOCUMENT, "scales": [{**ENTRY, "sharding": SHARDING}, ENTRY]}))
     places = [document, document["scales"][0], document["scales"][0]["sharding"]]
     for _ in range(data.draw(st.integers(1, 2))):
@@ -245,8 +246,13 @@ def test_a_new_volume():
     document = with_scales(new_document("segmentation", "uint64", 1), [_coarser(4), SCALE, _coarser(2)])
     assert [entry["key"] for entry in document["scales"]] == ["8_8_40", "16_16_40", "32_32_40"]
     assert document["scales"][0] == {
-        "key": "8_8_40", "size": [100, 90, 80], "resolution": [8, 8, 40], "voxel_offset": [-7, 0, 3], "chunk_sizes": [[64, 64, 64]], "encoding": "raw",
-    }  # fmt: skip
+        "key": "8_8_40",
+        "size": [100, 90, 80],
+        "resolution": [8, 8, 40],
+        "voxel_offset": [-7, 0, 3],
+        "chunk_sizes": [[64, 64, 64]],
+        "encoding": "raw",
+    }
     info = parse_info(format_json(document), "v/info")
     assert (info.type, info.dtype.name, info.num_channels, len(info.scales)) == ("segmentation", "uint64", 1, 3)
     assert "null" not in format_json(document)
@@ -264,7 +270,8 @@ def test_what_is_not_known_stays():
     text = """{"owner": "me", "scales": [{"key": "a", "size": [1, 1, 1], "resolution": [8.0, 8.00, 4e1], "chunk_sizes": [[1, 1, 1]], "encoding": "jpeg",
         "jpeg_quality": 50, "rois": [[1.50]], "sharding": null}, "nonsense"], "data_type": "uint8", "type": "image", "num_channels": 1, "x": 1.10}"""
     before = parse_info(text, "v/info")
-    document = with_scales(before.document, [replace(SCALE, encoding="png", options={"png_level": 3}, entry={"note": 1})])  # the same resolution
+    # the same resolution
+    document = with_scales(before.document, [replace(SCALE, encoding="png", options={"png_level": 3}, entry={"note": 1})])
     assert document["scales"][1] == "nonsense"
     entry = document["scales"][0]
     assert (entry["key"], entry["encoding"], entry["png_level"], entry["rois"], entry["note"]) == ("8_8_40", "png", 3, [[1.5]], 1)
@@ -279,9 +286,13 @@ def test_what_is_not_known_stays():
 
 def test_a_scale_written_as_it_was_read():
     entry = {
-        **ENTRY, "encoding": "compressed_segmentation", "compressed_segmentation_block_size": [8, 8, 8], "hidden": True, "x": 1,
+        **ENTRY,
+        "encoding": "compressed_segmentation",
+        "compressed_segmentation_block_size": [8, 8, 8],
+        "hidden": True,
+        "x": 1,
         "sharding": {**SHARDING, "minishard_index_encoding": "gzip", "data_encoding": "gzip"},
-    }  # fmt: skip
+    }
     document = {**DOCUMENT, "data_type": "uint32", "scales": [entry]}
     info = parse_info(json.dumps(document), "v/info")
     assert with_scales(info.document, info.scales) == document
@@ -390,5 +401,11 @@ def test_shown_right():
 
 def test_lossy():
     assert [is_lossy(*case) for case in (("jpeg", None), ("jpeg", 100), ("jxl", 99), ("jxl", 100), ("jxl", None), ("png", 5), ("raw", None))] == [
-        True, True, True, False, False, False, False,
-    ]  # fmt: skip
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]

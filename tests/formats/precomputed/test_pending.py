@@ -53,7 +53,8 @@ def elsewhere(folder):
 
 @pytest.fixture(params=[into_shards, other_chunks, elsewhere])
 def left(request, tmp_path, monkeypatch):
-    """A volume whose scale was replaced by a job that was killed before ``info`` said so; and that job."""
+    """A volume whose scale was replaced by a job that was killed before ``info`` said so; and that
+    job."""
     write(tmp_path / "v")
     with monkeypatch.context() as patch:
         die_at(patch, "info")

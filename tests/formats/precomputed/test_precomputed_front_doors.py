@@ -26,7 +26,8 @@ OFFSET = (101, 7, 40)
 
 @pytest.fixture(scope="module")
 def volumes(tmp_path_factory):
-    """An image ``em`` with two channels and three scales, the last of an odd ratio, and a segmentation ``cells`` in shards."""
+    """An image ``em`` with two channels and three scales, the last of an odd ratio, and a
+    segmentation ``cells`` in shards."""
     folder = tmp_path_factory.mktemp("volumes")
     coarse, odd = EM[:, ::2, ::2], EM[:, ::3, ::3, ::3]
     scales = [
@@ -64,7 +65,8 @@ def test_chunks_lie_on_the_grid_of_what_is_stored(volumes):
     assert absolute.chunks[1] == (101, 16, 16, 16, 2)
     assert absolute[:, :101].max().compute() == 0
     np.testing.assert_array_equal(absolute[:, 101:, 7:, 40:], EM)
-    assert wkwdask.open(volumes / "cells", chunks="file").chunks[1:] == ((32, 18), (32, 5), (16, 7))  # a shard has 2 x 2 x 2 chunks
+    # a shard has 2 x 2 x 2 chunks
+    assert wkwdask.open(volumes / "cells", chunks="file").chunks[1:] == ((32, 18), (32, 5), (16, 7))
     with pytest.raises(ValueError, match="has no chunks of"):
         wkwdask.open(volumes / "em", chunk_size=(9, 9, 9))
 
@@ -180,7 +182,8 @@ def test_xarray_guesses_and_trees(volumes):
     assert {node.path for node in tree.leaves} == {"/1", "/2-2-1", "/12_12_120"}
     np.testing.assert_array_equal(tree["2-2-1/em"], EM[:, ::2, ::2])
     assert tree.attrs["voxel_size_nm"] == (4, 4, 40)
-    for attrs in (tree["12_12_120"].attrs, tree["12_12_120/em"].attrs):  # it has no mag, and its voxels are its own
+    for attrs in (tree["12_12_120"].attrs, tree["12_12_120/em"].attrs):
+        # it has no mag, and its voxels are its own
         assert {name: attrs.get(name) for name in ("mag", "key", "voxel_size_nm")} == {"mag": None, "key": "12_12_120", "voxel_size_nm": (12, 12, 120)}
     assert {name: tree["2-2-1"].attrs.get(name) for name in ("mag", "key")} == {"mag": "2-2-1", "key": None}
     assert {node.path for node in xr.open_datatree(volumes / "em" / "8_8_40", engine="precomputed").leaves} == {"/2-2-1"}

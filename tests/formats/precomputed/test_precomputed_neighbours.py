@@ -1,4 +1,5 @@
-"""What stands beside a scale in a precomputed volume, in its ``info`` and in its folders, when scales are made or stored anew."""
+"""What stands beside a scale in a precomputed volume, in its ``info`` and in its folders, when
+scales are made or stored anew."""
 
 from __future__ import annotations
 
@@ -72,9 +73,11 @@ def test_two_scales_in_one_folder(volume, key):
     change(volume, lambda _, scales: scales.append({**scales[0], "key": key, "resolution": [8, 8, 40]}))
     before = contents(volume)
     for job in (
-        lambda: wkwdask.rechunk(volume, shard_shape=True), lambda: wkwdask.rechunk(volume, shard_shape=True, mags=["2-2-1"]),
-        lambda: wkwdask.to_precomputed(VOXELS, volume, existing="overwrite"), lambda: wkwdask.build_pyramid(volume, mags=["2-2-1"], existing="overwrite"),
-    ):  # fmt: skip
+        lambda: wkwdask.rechunk(volume, shard_shape=True),
+        lambda: wkwdask.rechunk(volume, shard_shape=True, mags=["2-2-1"]),
+        lambda: wkwdask.to_precomputed(VOXELS, volume, existing="overwrite"),
+        lambda: wkwdask.build_pyramid(volume, mags=["2-2-1"], existing="overwrite"),
+    ):
         with pytest.raises(UnsupportedError, match=r"info: scales\[0\] \('4_4_40'\) and scales\[1\] .* use the folder of scale"):
             job()
     assert contents(volume) == before

@@ -1,4 +1,5 @@
-"""Scales whose chunks are images are stored anew without being decoded: not a bit of a voxel changes, however lossy they are."""
+"""Scales whose chunks are images are stored anew without being decoded: not a bit of a voxel
+changes, however lossy they are."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from wkwdask.errors import CorruptError, TaskFailedError
 pytest.importorskip("imagecodecs", reason="encodes images")
 
 SIZE, CHUNK, OFFSET = (83, 50, 37), (16, 16, 8), (-5, 0, 3)
-FEW = Sharding(1, 2, 5, minishard_index_encoding="gzip")  # a grid of 6 x 4 x 5 chunks: shards of 2 x 2 x 2 of them
+# a grid of 6 x 4 x 5 chunks: shards of 2 x 2 x 2 of them
+FEW = Sharding(1, 2, 5, minishard_index_encoding="gzip")
 SOURCES = {
     "files": None,
     "shards": FEW,
@@ -66,7 +68,8 @@ def test_tensorstore_reads_what_was_copied(volume):
     wkwdask.rechunk(volume, shard_shape=FEW)
     found = ts.open({"driver": "neuroglancer_precomputed", "kvstore": f"file://{volume}/"}).result()
     assert tuple(found.domain.inclusive_min[:3]) == OFFSET
-    assert np.abs(found.read().result().transpose(3, 0, 1, 2).astype(int) - before).max() <= 3  # decoders differ by so much
+    # decoders differ by so much
+    assert np.abs(found.read().result().transpose(3, 0, 1, 2).astype(int) - before).max() <= 3
 
 
 def test_what_has_to_be_encoded_says_so(tmp_path):
@@ -94,7 +97,8 @@ def test_a_plan_of_what_is_copied(tmp_path):
 
 @pytest.mark.filterwarnings("default::wkwdask.errors.DiscardWarning")
 def test_damage_is_not_carried_on_in_place(tmp_path):
-    """In its place all of it is compared first; of a copy elsewhere only chunks without a byte are noticed."""
+    """In its place all of it is compared first; of a copy elsewhere only chunks without a byte are
+    noticed."""
     wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="png")
     path = tmp_path / "v" / "4_4_40" / "0-16_0-16_8-16"
     whole = path.read_bytes()

@@ -1,4 +1,5 @@
-"""``verify`` of precomputed volumes: a sound one has no faults, and each kind of damage is found, named and nothing else is."""
+"""``verify`` of precomputed volumes: a sound one has no faults, and each kind of damage is found,
+named and nothing else is."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def test_what_it_is_not_for(tmp_path):
     assert run_here("verify", tmp_path).returncode == 0
 
 
-# ------------------------------------------------------------------------------------------------ damage to files
+# ------------------------------------------------------------------------------------------------
+# damage to files
 
 
 def cut(path):
@@ -197,7 +199,8 @@ def test_links_and_folders(tmp_path):
     place = make(tmp_path, None)
     os.rename(place, tmp_path / "old")
     found = wkwdask.verify(tmp_path)
-    assert [(fault.kind, fault.found) for fault in found.faults] == [("mag.empty", "no folder")]  # all zero, or not copied along
+    # all zero, or not copied along
+    assert [(fault.kind, fault.found) for fault in found.faults] == [("mag.empty", "no folder")]
     assert found.is_sound
     place.mkdir()
     assert [fault.kind for fault in wkwdask.verify(tmp_path).faults] == ["mag.empty"]
@@ -216,7 +219,8 @@ def test_quick_finds_raw_chunks_of_a_wrong_size(tmp_path):
 
 
 def test_sound_chunks_beside_a_repaired_one_stay(tmp_path):
-    """Broken chunks of a level without a record are computed again, and those of the finest one are removed; others keep their bytes."""
+    """Broken chunks of a level without a record are computed again, and those of the finest one are
+    removed; others keep their bytes."""
     array = np.maximum(ARRAY, 1)
     wkwdask.to_precomputed(array, tmp_path / "em", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 8), compression="gzip", offset=OFFSET)
     wkwdask.build_pyramid(f"precomputed://{tmp_path}/em", mags=["2-2-1"], method="max", compression="gzip")
@@ -280,7 +284,8 @@ def test_lost_chunks_of_a_coarser_shard_are_computed_again(tmp_path):
     assert read_shard(path, GZIP) == before
 
 
-# ------------------------------------------------------------------------------------------------ info
+# ------------------------------------------------------------------------------------------------
+# info
 
 ENTRY = scale_entry(size=ARRAY.shape[1:])
 INFOS = [

@@ -1,4 +1,5 @@
-"""Shards of precomputed volumes: published vectors, the worked example byte for byte, limits, and every damage of a table."""
+"""Shards of precomputed volumes: published vectors, the worked example byte for byte, limits, and
+every damage of a table."""
 
 from __future__ import annotations
 
@@ -44,19 +45,14 @@ def test_murmurhash():
     assert murmurhash3(np.array(keys, np.uint64)).tolist() == list(hashes)
 
 
-# What tensorstore wrote for uint8 0xa0 + 16 y + x of 3 x 2 x 1 voxels in chunks of one voxel, as raw bytes.
+# What tensorstore wrote for uint8 0xa0 + 16 y + x of 3 x 2 x 1 voxels in chunks of one voxel, as
+# raw bytes.
 EXAMPLE = Sharding(1, 1, 1)
 EXAMPLE_CHUNKS = {0: b"\xa0", 1: b"\xa1", 4: b"\xa2", 2: b"\xb0", 3: b"\xb1", 6: b"\xb2"}
 EXAMPLE_SHARDS = (
-    (
-        struct.pack("<4Q", 2, 50, 52, 100)
-        + b"\xa0\xa1"
-        + struct.pack("<6Q", 0, 1, 0, 0, 1, 1)
-        + b"\xb0\xb1"
-        + struct.pack("<6Q", 2, 1, 50, 0, 1, 1)
-    ),
+    (struct.pack("<4Q", 2, 50, 52, 100) + b"\xa0\xa1" + struct.pack("<6Q", 0, 1, 0, 0, 1, 1) + b"\xb0\xb1" + struct.pack("<6Q", 2, 1, 50, 0, 1, 1)),
     struct.pack("<4Q", 1, 25, 26, 50) + b"\xa2" + struct.pack("<3Q", 4, 0, 1) + b"\xb2" + struct.pack("<3Q", 6, 25, 1),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("shard", [0, 1])
@@ -135,8 +131,10 @@ DAMAGES = [
     (struct.pack("<6Q", 7, 0, 0, 0, 1, 1), None, "expected ascending chunk identifiers in a minishard index, found 7 after 7"),
     (struct.pack("<6Q", 7, 2**64 - 5, 0, 0, 1, 1), None, "expected ascending chunk identifiers in a minishard index, found 2 after 7"),
     (TABLE, 20, "chunk 7 of a minishard index, 1 bytes, lies outside the 20 bytes behind the shard index"),
-    (struct.pack("<6Q", 2, 5, 10, 2**64 - 3, 7, 1), 100, "chunk 7 of a minishard index, 1 bytes, lies outside"),  # a start before the last end
-    (struct.pack("<6Q", 2, 5, 10, 0, 2**64 - 4, 1), 100, "chunk 2 of a minishard index, 18446744073709551612 bytes, lies outside"),  # ends before it starts
+    # a start before the last end
+    (struct.pack("<6Q", 2, 5, 10, 2**64 - 3, 7, 1), 100, "chunk 7 of a minishard index, 1 bytes, lies outside"),
+    # ends before it starts
+    (struct.pack("<6Q", 2, 5, 10, 0, 2**64 - 4, 1), 100, "chunk 2 of a minishard index, 18446744073709551612 bytes, lies outside"),
     (struct.pack("<3Q", 2, 2**63, 1), None, "lies outside the file"),
 ]
 
@@ -157,7 +155,8 @@ def test_a_sound_minishard_index_fits_exactly():
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ((999, 999, 5, 4), "byte 16: the shard index places the index of minishard 1 from 5 to 4 of the 68 bytes"),  # minishard 0 is empty, wherever it is
+        # minishard 0 is empty, wherever it is
+        ((999, 999, 5, 4), "byte 16: the shard index places the index of minishard 1 from 5 to 4 of the 68 bytes"),
         ((5, 69, 0, 0), "byte 0: the shard index places the index of minishard 0 from 5 to 69 of the 68 bytes"),
         ((5, 2**63, 0, 0), "byte 0: the shard index places the index of minishard 0"),
     ],
@@ -217,8 +216,10 @@ SIZES = [
     ((538, 618, 805), 64**3, (9, 3, 18), (16, 16, 16)),
     ((1, 1, 1), 64**3, (0, 0, 0), (1, 1, 1)),
     ((16, 16, 1), 2 * 64**3, (8, 0, 0), (16, 16, 1)),
-    ((1000, 1000, 1000), 1 << 31, (0, 0, 30), (1, 1, 1)),  # a chunk that is larger than a shard may be
-    ((4096, 4096, 4096), 512, (11, 10, 15), (128, 128, 128)),  # small chunks: minishards grow, not the shard index
+    # a chunk that is larger than a shard may be
+    ((1000, 1000, 1000), 1 << 31, (0, 0, 30), (1, 1, 1)),
+    # small chunks: minishards grow, not the shard index
+    ((4096, 4096, 4096), 512, (11, 10, 15), (128, 128, 128)),
 ]
 
 

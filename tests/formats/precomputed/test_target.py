@@ -1,4 +1,5 @@
-"""Building one scale of a precomputed volume: shard files byte for byte, parts, orders, zeros, and what is believed of an interrupted start."""
+"""Building one scale of a precomputed volume: shard files byte for byte, parts, orders, zeros, and
+what is believed of an interrupted start."""
 
 from __future__ import annotations
 

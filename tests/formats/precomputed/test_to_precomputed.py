@@ -1,4 +1,5 @@
-"""``to_precomputed``: what is chosen, what is refused, and what becomes of a volume that already exists."""
+"""``to_precomputed``: what is chosen, what is refused, and what becomes of a volume that already
+exists."""
 
 from __future__ import annotations
 
@@ -44,10 +45,13 @@ def read(folder, **options):
 @pytest.mark.parametrize(
     ("dtype", "kind", "encoding"),
     [
-        ("uint8", "image", "raw"), ("float32", "image", "raw"), ("uint32", "segmentation", "compressed_segmentation"),
-        ("uint64", "segmentation", "compressed_segmentation"), ("int32", "segmentation", "raw"),
+        ("uint8", "image", "raw"),
+        ("float32", "image", "raw"),
+        ("uint32", "segmentation", "compressed_segmentation"),
+        ("uint64", "segmentation", "compressed_segmentation"),
+        ("int32", "segmentation", "raw"),
     ],
-)  # fmt: skip
+)
 def test_defaults(tmp_path, dtype, kind, encoding):
     report = wkwdask.to_precomputed(voxels(dtype), f"precomputed://file://{tmp_path}/v", voxel_size=(4.5, 4, 40), offset=(-7, 0, 3))
     info = info_of(tmp_path / "v")

@@ -1,4 +1,5 @@
-"""Scales of precomputed volumes in local folders: voxels, absent and broken files, what is stored, and volumes that change."""
+"""Scales of precomputed volumes in local folders: voxels, absent and broken files, what is stored,
+and volumes that change."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ def test_compressed_files(tmp_path, suffix):
 
 
 def test_states_of_chunks_with_several_suffixes(tmp_path):
-    """Files asked for by name have the states that a listing has; that without a suffix comes first."""
+    """Files asked for by name have the states that a listing has; that without a suffix comes
+    first."""
     write_volume(tmp_path, ARRAY + 1, "segmentation")
     _, source = open_stored(tmp_path)
     ranges = source._files(source.box)
@@ -167,7 +169,8 @@ def test_shards_without_chunks_and_bytes_to_spare(tmp_path):
     np.testing.assert_array_equal(wkwdask.read(tmp_path), ARRAY[:, :16])
 
 
-# ------------------------------------------------------------------------------------------------ absent, broken, replaced
+# ------------------------------------------------------------------------------------------------
+# absent, broken, replaced
 
 
 def test_another_sharding_of_the_same_files(tmp_path):
@@ -176,7 +179,8 @@ def test_another_sharding_of_the_same_files(tmp_path):
     write_volume(tmp_path, ARRAY, "segmentation", sharding=sharding)
     for n, wrong in enumerate((Sharding(1, 1, 7), Sharding(3, 0, 6))):
         write_info(tmp_path, [scale_entry(sharding=wrong)], "uint64", 1, "segmentation")
-        os.utime(tmp_path / "info", (n, n))  # each has as many bytes, perhaps within a tick of the clock
+        # each has as many bytes, perhaps within a tick of the clock
+        os.utime(tmp_path / "info", (n, n))
         with contextlib.suppress(FormatError):
             wkwdask.read(tmp_path)
         write_info(tmp_path, [scale_entry(sharding=sharding)], "uint64", 1, "segmentation")
@@ -236,7 +240,8 @@ def test_errors_name_chunk_and_byte(tmp_path):
 
 @pytest.mark.parametrize("name", ["identity", "gzip", "murmur"])
 def test_no_damage_gives_wrong_voxels_silently(tmp_path, name):
-    """Whatever byte of the tables is damaged: an error, or chunks that are not found; gzip also guards the data."""
+    """Whatever byte of the tables is damaged: an error, or chunks that are not found; gzip also
+    guards the data."""
     sharding = SHARDINGS[name]
     write_volume(tmp_path, ARRAY, "segmentation", sharding=sharding)
     path = max((tmp_path / "4_4_40").iterdir(), key=lambda path: path.stat().st_size)
@@ -290,7 +295,8 @@ def test_another_folder_in_its_place(stored):
         computed(volume)
 
 
-# ------------------------------------------------------------------------------------------------ scales, records, redirects
+# ------------------------------------------------------------------------------------------------
+# scales, records, redirects
 
 
 def three_scales(folder):
@@ -308,7 +314,8 @@ def test_scales(tmp_path):
     write_scale(tmp_path, info.scales[1], array)
     assert [scale.mag for scale in wkwdask.info(tmp_path).scales] == [Mag(1, 1, 1), Mag(2, 2, 1), None]
     assert scale_of(tmp_path, "b").box == BoundingBox((-3, 0, 1), (20, 20, 8), Mag(2, 2, 1))
-    for url, options in ((tmp_path, {}), (tmp_path, {"mag": "2-2-1"}), (tmp_path / "b", {}), (tmp_path, {"mag": "b"})):  # the finest with files
+    for url, options in ((tmp_path, {}), (tmp_path, {"mag": "2-2-1"}), (tmp_path / "b", {}), (tmp_path, {"mag": "b"})):
+        # the finest with files
         np.testing.assert_array_equal(wkwdask.read(url, **options), array)
     assert wkwdask.open(tmp_path, mag="c").shape == (1, 14, 14, 8)
     with pytest.raises(MissingError, match=r"no mag or scale d; there are 'a' \(mag 1\), 'b' \(mag 2-2-1\), 'c'"):
@@ -322,7 +329,8 @@ def test_scales(tmp_path):
 @pytest.mark.parametrize("key", ["scales/s0", "deep/er/s0", "a/../b", "./s0", "../elsewhere/s0"])
 @pytest.mark.parametrize("sharding", ["alone", "gzip"])
 def test_keys_that_are_paths(tmp_path, key, sharding):
-    """Keys are relative to the volume, and may lead out of it; the path of a scale inside of it opens it."""
+    """Keys are relative to the volume, and may lead out of it; the path of a scale inside of it
+    opens it."""
     write_volume(tmp_path / "v", ARRAY, "segmentation", key=key, sharding=SHARDINGS[sharding])
     for options in ({}, {"mag": key}):
         np.testing.assert_array_equal(wkwdask.read(tmp_path / "v", **options), ARRAY)

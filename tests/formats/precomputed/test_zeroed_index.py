@@ -1,4 +1,5 @@
-"""Shards of precomputed volumes whose index was zeroed, or of which a server sends nothing: errors, never zeros."""
+"""Shards of precomputed volumes whose index was zeroed, or of which a server sends nothing: errors,
+never zeros."""
 
 from __future__ import annotations
 

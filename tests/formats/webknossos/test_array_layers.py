@@ -1,4 +1,5 @@
-"""Layers of a dataset that its JSON says are Zarr or N5: opened by dataset, layer or mag, with the JSON's box and voxel size."""
+"""Layers of a dataset that its JSON says are Zarr or N5: opened by dataset, layer or mag, with the
+JSON's box and voxel size."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ IDS = EM[0].astype(np.uint32)
 
 
 def placed(array, step=1):
-    """Put an array (c, x, y, z) at its absolute place, with other values around it that are not of the layer."""
+    """Put an array (c, x, y, z) at its absolute place, with other values around it that are not of
+    the layer."""
     out = np.full((len(array), *(-(-(c + n) // step) + 3 for c, n in zip(CORNER, SIZE, strict=True))), 9, array.dtype)
     x, y, z = (slice(c // step, c // step + n) for c, n in zip(CORNER, array.shape[1:], strict=True))
     out[:, x, y, z] = array
@@ -34,9 +36,14 @@ def layer(name, category, data_format, element_class, channels, mags):
     box = {"topLeft": list(CORNER), "width": SIZE[0], "height": SIZE[1], "depth": SIZE[2]}
     entries = [{"mag": list(mag), "path": f"./{name}/{mag[0]}", "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}} for mag in mags]
     return {
-        "name": name, "category": category, "boundingBox": box, "dataFormat": data_format, "mags": entries, "numChannels": channels,
+        "name": name,
+        "category": category,
+        "boundingBox": box,
+        "dataFormat": data_format,
+        "mags": entries,
+        "numChannels": channels,
         "elementClass": element_class,
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +86,8 @@ def test_opening(dataset):
 
 
 def test_checking(dataset):
-    """The second layer is N5; values around the box are no fault, and a listed mag that does not exist is."""
+    """The second layer is N5; values around the box are no fault, and a listed mag that does not
+    exist is."""
     report = wkwdask.verify(dataset)
     assert [(mag.layer, mag.mag) for mag in report.mags] == [("em", "1"), ("em", "2"), ("cells", "1")]
     assert [(fault.kind, fault.path) for fault in report.faults if fault.severity == "error"] == [("mag.missing", f"{dataset}/em/4")]
@@ -136,7 +144,8 @@ def test_looking(dataset, tmp_path):
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
-    """As datasets have it that were made of OME-NGFF images; names of axes are no part of Zarr 2."""
+    """As datasets have it that were made of OME-NGFF images; names of axes are no part of Zarr
+    2."""
     import zarr
 
     record = layer("em", "color", "zarr", "uint16", 2, [(1, 1, 1)])

@@ -1,4 +1,5 @@
-"""From what a user names to a mag: datasets, layers, mags, with and without a JSON, in its present and in its legacy form."""
+"""From what a user names to a mag: datasets, layers, mags, with and without a JSON, in its present
+and in its legacy form."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def edit(folder, change):
     return document
 
 
-# ----------------------------------------------------------------------------- every way to name a mag
+# ----------------------------------------------------------------------------- every way to name a
+# mag
 
 
 def test_every_way_to_name_a_mag(dataset, monkeypatch):

@@ -1,4 +1,5 @@
-"""Every kind of ``datasource-properties.json``: what is read of it, and that an edit changes what it names and nothing else, not even the form of a number."""
+"""Every kind of ``datasource-properties.json``: what is read of it, and that an edit changes what
+it names and nothing else, not even the form of a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Chunks and shards of Zarr as bytes: what zarr itself makes of them, and options that make no sense."""
+"""Chunks and shards of Zarr as bytes: what zarr itself makes of them, and options that make no
+sense."""
 
 from __future__ import annotations
 

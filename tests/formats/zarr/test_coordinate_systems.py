@@ -1,4 +1,5 @@
-"""OME-NGFF 0.6: coordinate systems and transformations that are read, written, kept by edits, and refused."""
+"""OME-NGFF 0.6: coordinate systems and transformations that are read, written, kept by edits, and
+refused."""
 
 from __future__ import annotations
 
@@ -83,12 +84,17 @@ def test_transformations_that_are_applied(step, scale, translation):
 @pytest.mark.parametrize(
     "step",
     [
-        AFFINE, {"type": "rotation", "rotation": [[1, 0, 0], [0, 1, 0], [0, 0, 1]]}, {"type": "displacements", "path": "field"},
-        {"type": "mapAxis", "mapAxis": [2, 1, 0]}, {"type": "scale", "path": "factors"}, {"type": "scale", "scale": [1, -1, 1]},
-        sequence({"type": "scale", "scale": [3, 2, 1]}, AFFINE), {"type": "of tomorrow"},
+        AFFINE,
+        {"type": "rotation", "rotation": [[1, 0, 0], [0, 1, 0], [0, 0, 1]]},
+        {"type": "displacements", "path": "field"},
+        {"type": "mapAxis", "mapAxis": [2, 1, 0]},
+        {"type": "scale", "path": "factors"},
+        {"type": "scale", "scale": [1, -1, 1]},
+        sequence({"type": "scale", "scale": [3, 2, 1]}, AFFINE),
+        {"type": "of tomorrow"},
     ],
     ids=lambda step: step["type"],
-)  # fmt: skip
+)
 def test_other_transformations_are_not_applied_and_named_by_a_warning(tmp_path, step):
     folder = write_image(tmp_path / "em", image_of(step))
     with pytest.warns(TransformationWarning, match=rf"{folder}: opens in the coordinate system 'physical'; not applied: {step['type']} of the array 's0'"):
@@ -151,7 +157,7 @@ WRONG = {
     "unknown input": (lambda i, d, t: t.update(input={"name": "c"}), r"coordinateTransformations\[0\]\.input: expected the name of a coordinate system"),
     "axes twice": (lambda i, d, t: t.update(type="mapAxis", mapAxis=[0, 0, 1]), r"mapAxis: expected the axis numbers 0 to 2, each once"),
     "too deep": (lambda i, d, t: d.update(_nested(20)), r"at most 8 in each other"),
-}  # fmt: skip
+}
 
 
 def _nested(depth):
@@ -169,7 +175,8 @@ def test_invalid_documents_are_errors_that_name_the_place(name):
 
 
 def test_ways_back_between_systems_are_no_error(tmp_path):
-    # The specification allows an inverse transformation beside its forward one, so the graph may have circles.
+    # The specification allows an inverse transformation beside its forward one, so the graph may
+    # have circles.
     steps = [{**SCALE, "input": {"name": a}, "output": {"name": b}} for a, b in (("physical", "b"), ("b", "c"), ("c", "physical"), ("b", "physical"))]
     image = image_of(SCALE, coordinateTransformations=steps)
     image["coordinateSystems"] += [{"name": name, "axes": AXES} for name in "bc"]

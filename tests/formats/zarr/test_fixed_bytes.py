@@ -75,9 +75,11 @@ def test_header_and_footer():
 def test_in_the_index_of_a_shard():
     """The codec has a fixed size, which the codecs of an index must have."""
     index = ["bytes", "crc32c"]
-    codec = ShardingCodec(chunk_shape=(3, 5), codecs=[{"name": "bytes", "configuration": {"endian": "little"}}], index_codecs=[
-        {"name": index[0], "configuration": {"endian": "little"}}, {"name": index[1]}, wkwdask.offset_codec(prefix=CUSTOM)
-    ])  # fmt: skip
+    codec = ShardingCodec(
+        chunk_shape=(3, 5),
+        codecs=[{"name": "bytes", "configuration": {"endian": "little"}}],
+        index_codecs=[{"name": index[0], "configuration": {"endian": "little"}}, {"name": index[1]}, wkwdask.offset_codec(prefix=CUSTOM)],
+    )
     stored = Stored(chunks=(6, 10), serializer=codec)
     assert stored.bytes()[-4 * 16 - 4 - 16 :][:16] == CUSTOM
     again = stored.open()
@@ -85,7 +87,8 @@ def test_in_the_index_of_a_shard():
     np.testing.assert_array_equal(again[...], stored.voxels)
 
 
-# ----------------------------------------------------------------------------- headers of each chunk
+# ----------------------------------------------------------------------------- headers of each
+# chunk
 
 
 def test_function_of_a_session():
@@ -132,7 +135,8 @@ def test_registered_function_that_is_gone(monkeypatch):
 
 
 def test_session_function_in_a_shard_that_travels():
-    """zarr pickles the codecs of shards as JSON, without functions: then writing is an error too, not zeros."""
+    """zarr pickles the codecs of shards as JSON, without functions: then writing is an error too,
+    not zeros."""
     stored = Stored([wkwdask.offset_codec(8, prefix_func=length_header)], shards=(6, 10))
     moved = pickle.loads(pickle.dumps(stored.array.metadata.codecs))[0]
     assert moved.codecs[-1].header.function is None
@@ -299,7 +303,8 @@ def test_wrong_arguments(options, message):
 
 
 def test_wrong_types_of_arguments():
-    with pytest.raises(TypeError, match="prefix is 16, expected bytes or base64 text"):  # not sixteen zeros
+    with pytest.raises(TypeError, match="prefix is 16, expected bytes or base64 text"):
+        # not sixteen zeros
         wkwdask.offset_codec(prefix=16)
     with pytest.raises(TypeError, match="integer"):
         wkwdask.offset_codec(2.5)

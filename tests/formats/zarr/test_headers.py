@@ -37,7 +37,8 @@ def _own_names(monkeypatch):
 def test_registered_name():
     assert register_header("length", length_header) is length_header
     assert Header.named("length").make(b"abc", LAYOUT) == b"\3" + bytes(7)
-    assert Header.of_function(length_header) == Header("length")  # a function that has a name is stored by it
+    # a function that has a name is stored by it
+    assert Header.of_function(length_header) == Header("length")
     assert wkwdask.register_header is register_header
 
 
@@ -82,7 +83,8 @@ def test_unknown_name():
 
 
 def test_function_of_a_session_has_no_name_later():
-    """Its stored name cannot be taken for that of another header: not even that of a registered one of the same name."""
+    """Its stored name cannot be taken for that of another header: not even that of a registered one
+    of the same name."""
     header = Header.of_function(length_header)
     assert header.make(b"abc", LAYOUT) == b"\3" + bytes(7)
     stored = header.to_json()

@@ -1,4 +1,5 @@
-"""The codec ``n5_default`` in zarr-python: arrays over N5 blocks of all kinds, read and written, found by its name."""
+"""The codec ``n5_default`` in zarr-python: arrays over N5 blocks of all kinds, read and written,
+found by its name."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from zarr.registry import register_codec  # noqa: E402
 
 from wkwdask.formats.zarr.codecs.n5_default import N5DefaultCodec  # noqa: E402
 
-register_codec("n5_default", N5DefaultCodec)  # as its entry point does, which an older installation does not have
+# as its entry point does, which an older installation does not have
+register_codec("n5_default", N5DefaultCodec)
 
 COMPRESSIONS = ("raw", "gzip", "zlib", "bzip2", "xz", "zstd", "blosc")
 ARRAY = np.random.default_rng(0).integers(0, 1000, (50, 37, 23)).astype(np.uint16)
@@ -41,9 +43,16 @@ def create(folder, shape, chunks, dtype, compression="gzip"):
     """Make an array with the codec."""
     codec = codec_of_rank(len(shape), to_zarr_codec(make_compression(compression), np.dtype(dtype).itemsize, "test"))
     return zarr.create_array(
-        folder, shape=shape, chunks=chunks, dtype=dtype, serializer=codec, compressors=None, filters=None, fill_value=0,
+        folder,
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype,
+        serializer=codec,
+        compressors=None,
+        filters=None,
+        fill_value=0,
         chunk_key_encoding={"name": "v2", "separator": "/"},
-    )  # fmt: skip
+    )
 
 
 def described(folder, dataset):
@@ -117,7 +126,8 @@ def test_what_it_says_of_itself():
     assert pickle.loads(pickle.dumps(codec)) == codec
     assert hash(codec) == hash(N5DefaultCodec.from_dict(document))
     assert N5DefaultCodec(codecs=[zarr.codecs.TransposeCodec(order=(1, 0)), zarr.codecs.BytesCodec(endian="big")]) == codec_of_rank(2)
-    assert N5DefaultCodec(codecs=[document["configuration"]["codecs"][0], "bytes"]).num_axes == 2  # a codec may be written as its name alone
+    # a codec may be written as its name alone
+    assert N5DefaultCodec(codecs=[document["configuration"]["codecs"][0], "bytes"]).num_axes == 2
 
 
 REFUSED = [
@@ -154,7 +164,8 @@ def test_sizes():
 
 
 def test_store(tmp_path):
-    """A store in which every zarr.json is made when it is asked for, with groups that have no attributes."""
+    """A store in which every zarr.json is made when it is asked for, with groups that have no
+    attributes."""
     write_dataset(tmp_path / "c.n5" / "volumes" / "raw", ARRAY, axes=["x", "y", "z"], mine=5)
     store = wkwdask.n5_store(tmp_path / "c.n5")
     group = zarr.open_group(store, mode="r")
@@ -179,7 +190,8 @@ def test_store(tmp_path):
 
 
 def test_the_form_of_the_proposal(tmp_path):
-    """Blocks that are all whole, in either mode: transpose, bytes, compressor and ``offset`` read the same, and write what is N5."""
+    """Blocks that are all whole, in either mode: transpose, bytes, compressor and ``offset`` read
+    the same, and write what is N5."""
     from wkwdask.formats.zarr.codecs.offset import OffsetCodec
 
     register_codec("offset", OffsetCodec)

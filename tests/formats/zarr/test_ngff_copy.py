@@ -1,4 +1,5 @@
-"""Copies of OME-NGFF images of other software keep version, axes, names and metadata; what does not hold for a copy is named in a warning."""
+"""Copies of OME-NGFF images of other software keep version, axes, names and metadata; what does not
+hold for a copy is named in a warning."""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ def test_a_conversion_names_the_metadata_that_it_drops(tmp_path, version):
     with pytest.warns(MetadataWarning, match=r"b.ome.zarr: does not take over from .*omero.*multiscales\.type.*; s0\.detector; s1\.detector$"):
         wkwdask.convert(tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr")
     assert attributes_of(tmp_path / "b.ome.zarr")["ome"]["version"] == "0.5"
-    wkwdask.convert(tmp_path / "b.ome.zarr", tmp_path / "c.ome.zarr")  # an image of this package has no more metadata than a new one
+    # an image of this package has no more metadata than a new one
+    wkwdask.convert(tmp_path / "b.ome.zarr", tmp_path / "c.ome.zarr")
 
 
 def test_other_versions_of_a_copy_are_written_as_a_conversion(tmp_path):

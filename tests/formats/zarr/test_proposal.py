@@ -25,10 +25,16 @@ from wkwdask.formats.zarr.codecs.headers import ChunkLayout, n5_header
 def _opened(codecs, **changes):
     """Open an array of the proposal's 256 x 256 chunks of uint16 with a list of codecs."""
     document = {
-        "zarr_format": 3, "node_type": "array", "shape": [500, 600], "data_type": "uint16", "fill_value": 0, "codecs": codecs,
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [500, 600],
+        "data_type": "uint16",
+        "fill_value": 0,
+        "codecs": codecs,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [256, 256]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, **changes,
-    }  # fmt: skip
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        **changes,
+    }
     files = {}
     store = MemoryStore(files)
     files["zarr.json"] = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(json.dumps(document).encode())
@@ -50,17 +56,20 @@ def test_example_1_as_printed():
 
 
 def test_hexdump_of_example_1_is_not_its_base64():
-    """The dump lacks eight bytes: the values of ImageWidth and ImageLength; it has one row per strip, and two bytes in it. The base64 is right."""
+    """The dump lacks eight bytes: the values of ImageWidth and ImageLength; it has one row per
+    strip, and two bytes in it. The base64 is right."""
     dump = bytes.fromhex(proposal.TIFF_HEXDUMP.replace("\n", " "))
     prefix = base64.b64decode(proposal.TIFF_PREFIX, validate=True)
     assert (len(dump), len(prefix)) == (102, 110)
     assert wkwdask.tiff_prefix((256, 256), "uint16") == prefix
     assert struct.unpack_from("<HHII", prefix, 10) == (256, 3, 1, 256)
-    assert struct.unpack_from("<HHII", dump, 10) == (256, 3, 0x0101_0001, 0x0001_0003)  # 16,842,753 widths: the next entry is read as part of this one
+    # 16,842,753 widths: the next entry is read as part of this one
+    assert struct.unpack_from("<HHII", dump, 10) == (256, 3, 0x0101_0001, 0x0001_0003)
 
 
 def test_example_1_of_other_types_needs_other_headers():
-    """The printed header says uint16; for int16 it would show other numbers, and Pillow would show them."""
+    """The printed header says uint16; for int16 it would show other numbers, and Pillow would show
+    them."""
     voxels = np.full((256, 256), -5, "int16")
     for prefix, seen in ((base64.b64decode(proposal.TIFF_PREFIX), 65531), (wkwdask.tiff_prefix((256, 256), "int16"), -5)):
         with Image.open(io.BytesIO(prefix + voxels.tobytes())) as image:
@@ -68,7 +77,8 @@ def test_example_1_of_other_types_needs_other_headers():
 
 
 def test_example_2_as_printed_does_not_open():
-    """It has no codec that makes bytes of an array, and gzip has no level, which its own specification requires."""
+    """It has no codec that makes bytes of an array, and gzip has no level, which its own
+    specification requires."""
     with pytest.raises((ValueError, TypeError, KeyError)):
         _opened(proposal.EXAMPLE_2["codecs"])
 
@@ -92,7 +102,8 @@ def test_header_of_example_3():
 
 
 def test_dynamic_header_as_spelled():
-    """``offset_codec(offset=, prefix_func=)``; ``create_array`` takes such codecs as ``compressors=``, not as ``codecs=``."""
+    """``offset_codec(offset=, prefix_func=)``; ``create_array`` takes such codecs as
+    ``compressors=``, not as ``codecs=``."""
 
     def create_tiff_header(compressed_chunk: bytes) -> bytes:
         assert compressed_chunk[:2] == b"\x1f\x8b"

@@ -81,7 +81,8 @@ def test_ngff_zarr_reads_it_and_is_read(dataset, tmp_path, version):
     attributes = _attributes(tmp_path / "em.ozx")
     np.testing.assert_array_equal(inside(found.images[0].data, attributes).T, VOXELS[0])
     ngff_zarr.to_ngff_zarr(str(tmp_path / "other.ozx"), found, version=version)
-    other = np.asarray(wkwdask.open(tmp_path / "other.ozx", mag=1))  # without the attribute, the box of a level is its array
+    # without the attribute, the box of a level is its array
+    other = np.asarray(wkwdask.open(tmp_path / "other.ozx", mag=1))
     np.testing.assert_array_equal(inside(other[0].T, attributes).T, VOXELS[0])
 
 

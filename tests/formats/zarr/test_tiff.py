@@ -44,7 +44,8 @@ def test_the_bytes_of_the_proposal():
 
 
 def test_big_endian_by_hand():
-    """A short number stands at the left of its field, which no reader of the little-endian one notices."""
+    """A short number stands at the left of its field, which no reader of the little-endian one
+    notices."""
     header = tiff_prefix((3, 5), "uint16", "big")
     assert header[:8] == b"MM\0\x2a\0\0\0\x08"
     assert header[10:22] == bytes([1, 0, 0, 3, 0, 0, 0, 1, 0, 5, 0, 0])  # ImageWidth, SHORT, 1, 5
@@ -127,7 +128,8 @@ def test_compressed_is_seen_by_pillow():
     assert len(header) == 300
     assert not any(header[-100:])  # what is left is zeros
     with Image.open(io.BytesIO(header + encoded)) as image:
-        np.testing.assert_array_equal(np.asarray(image), voxels.reshape(24, 9))  # the planes below each other
+        # the planes below each other
+        np.testing.assert_array_equal(np.asarray(image), voxels.reshape(24, 9))
 
 
 def test_uncompressed_dynamic_is_the_prefix():

@@ -1,4 +1,5 @@
-"""``to_zarr`` and ``convert`` to OME-NGFF and back: what is chosen and refused, shards of one task, interruptions, places."""
+"""``to_zarr`` and ``convert`` to OME-NGFF and back: what is chosen and refused, shards of one task,
+interruptions, places."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ def test_forms(tmp_path, options, stored, kind):
 
 @given(data=st.data())
 def test_any_shapes(tmp_path_factory, data):
-    """Chunks, shards and dask chunks that do not fit each other, channels, and types of either byte order."""
+    """Chunks, shards and dask chunks that do not fit each other, channels, and types of either byte
+    order."""
     folder = tmp_path_factory.mktemp("zarr")
     shape = data.draw(st.tuples(*[st.integers(1, 40)] * 3))
     channels = data.draw(st.sampled_from([1, 2]))
@@ -122,13 +124,16 @@ def test_what_is_told_of_it(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"voxel_size": None}, "voxel_size= is needed"), ({"compression": "lz4"}, "compression of OME-NGFF must be one of"),
+        ({"voxel_size": None}, "voxel_size= is needed"),
+        ({"compression": "lz4"}, "compression of OME-NGFF must be one of"),
         ({"level": 99}, r"level of zstd must be in -7\.\.22"),
         ({"shard_shape": (8, 24, 8)}, "a shard must be a power of two of chunks .* give 16 or 32 voxels along y"),
-        ({"ngff": "0.7"}, "ngff of OME-NGFF must be one of 0.6, 0.5, 0.4"), ({"ngff": "0.4", "shard_shape": (8, 8, 8)}, "which has no shards"),
-        ({"chunk_shape": (0, 8, 8)}, "chunk_shape must be positive"), ({"category": "labels"}, "category must be"),
+        ({"ngff": "0.7"}, "ngff of OME-NGFF must be one of 0.6, 0.5, 0.4"),
+        ({"ngff": "0.4", "shard_shape": (8, 8, 8)}, "which has no shards"),
+        ({"chunk_shape": (0, 8, 8)}, "chunk_shape must be positive"),
+        ({"category": "labels"}, "category must be"),
     ],
-)  # fmt: skip
+)
 def test_refused_before_anything_is_written(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         wkwdask.to_zarr(voxels(), tmp_path / "a", **{**OPTIONS, **options})
@@ -148,9 +153,10 @@ def test_other_data_is_left_alone(tmp_path, dataset):
             wkwdask.to_zarr(voxels(), tmp_path / target, **OPTIONS)
     wkwdask.to_zarr(voxels(), f"zarr://{tmp_path}/a", **OPTIONS)
     for options, error, message in (
-        ({}, ExistsError, "already exists"), ({"mag": 2, "ngff": "0.4"}, ValueError, "is a group of Zarr 3"),
+        ({}, ExistsError, "already exists"),
+        ({"mag": 2, "ngff": "0.4"}, ValueError, "is a group of Zarr 3"),
         ({"mag": 2, "voxel_size": (2, 2.5, 20)}, ExistsError, "voxels of that size already, in the array '1'"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(error, match=message):
             wkwdask.to_zarr(voxels(), tmp_path / "a", **{**OPTIONS, **options})
     with pytest.raises(ValueError, match="the axes of the image are"):
@@ -227,7 +233,8 @@ def test_a_layer_and_back(tmp_path, dataset, version):
         np.testing.assert_array_equal(read(image, mag), wkwdask.open(dataset / "color" / mag)[0].compute().T)
         absolute = {"mag": mag, "origin": "absolute"}  # the same voxels at the same places
         np.testing.assert_array_equal(wkwdask.open(image, **absolute).compute(), wkwdask.open(dataset, layer="color", **absolute).compute())
-    assert datasets(image)["2-2-1"] == [[40, 10, 8], [0, 2.5, 2]]  # the array begins at a chunk of mag 4-4-2
+    # the array begins at a chunk of mag 4-4-2
+    assert datasets(image)["2-2-1"] == [[40, 10, 8], [0, 2.5, 2]]
     wkwdask.convert(image, tmp_path / "back", layer="color")
     wkwdask.convert(image / "labels" / "neurons", tmp_path / "back", layer="neurons")
     back, before = wkwdask.open_dataset(tmp_path / "back"), wkwdask.open_dataset(dataset)
@@ -253,7 +260,8 @@ def test_parts_of_a_layer(tmp_path, dataset):
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "back").compute()[0].T, expected)
     assert wkwdask.open_dataset(tmp_path / "back")["color"].bounding_box.topleft == (12, 22, 32)
     wkwdask.convert(dataset, tmp_path / "b.ome.zarr", layer="color", mag="4-4-2")
-    wkwdask.convert(tmp_path / "b.ome.zarr", tmp_path / "b")  # the finest array says that it is a coarser mag
+    # the finest array says that it is a coarser mag
+    wkwdask.convert(tmp_path / "b.ome.zarr", tmp_path / "b")
     assert [mag.name for mag in wkwdask.open_dataset(tmp_path / "b")["color"].mags] == ["4-4-2"]
 
 
@@ -274,12 +282,14 @@ def test_a_precomputed_volume_becomes_an_image(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"pyramid": True}, ValueError, "pyramid= is not for it"), ({"encoding": "raw"}, ValueError, "zarr has no option encoding; it has: chunk_shape"),
+        ({"pyramid": True}, ValueError, "pyramid= is not for it"),
+        ({"encoding": "raw"}, ValueError, "zarr has no option encoding; it has: chunk_shape"),
         ({}, ValueError, "several layers"),
-        ({"layer": "color", "mag": 8}, MissingError, "has no mag 8"), ({"layer": "color", "offset": (1, 0, 0)}, ValueError, "must be a multiple of every mag"),
+        ({"layer": "color", "mag": 8}, MissingError, "has no mag 8"),
+        ({"layer": "color", "offset": (1, 0, 0)}, ValueError, "must be a multiple of every mag"),
         ({"layer": "color", "compression": "lz4hc"}, ValueError, "compression of OME-NGFF"),
     ],
-)  # fmt: skip
+)
 def test_conversions_that_are_refused(tmp_path, dataset, options, error, message):
     with pytest.raises(error, match=message):
         wkwdask.convert(dataset, tmp_path / "a.ome.zarr", **options)
@@ -361,11 +371,13 @@ def test_levels_that_are_no_mags(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"type": "scale"', '"typ": "scale"', "a new dataset needs a voxel size"), ("1.5", '"x"', "a new dataset needs a voxel size"),
+        ('"type": "scale"', '"typ": "scale"', "a new dataset needs a voxel size"),
+        ("1.5", '"x"', "a new dataset needs a voxel size"),
         ('"datasets"', '"data"', "a group without multiscales"),
-        ('"path": "0"', '"path": "9"', "a.zarr/9: not found, though the image lists it"), ("{", "", "not readable as Zarr array or group"),
+        ('"path": "0"', '"path": "9"', "a.zarr/9: not found, though the image lists it"),
+        ("{", "", "not readable as Zarr array or group"),
     ],
-)  # fmt: skip
+)
 def test_broken_images(tmp_path, old, new, message):
     image = make_image(tmp_path / "a.zarr", [(1.5, 1.5, 1.5)])
     text = (image / "zarr.json").read_text()
@@ -384,7 +396,8 @@ def test_command(tmp_path, dataset):
 
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_an_image_does_not_hide_arrays_that_a_group_holds_already(tmp_path, version):
-    """``multiscales`` would list the new array alone, and the arrays beside it would no longer be found."""
+    """``multiscales`` would list the new array alone, and the arrays beside it would no longer be
+    found."""
     fine = np.arange(16**3, dtype="u2").reshape(16, 16, 16)
     group, options = zarr.open_group(str(tmp_path / "g"), mode="w", zarr_format=2 if version == "0.4" else 3), {"ngff": version, "voxel_size": (4, 4, 8)}
     for name in ("0", "others/1"):

@@ -1,4 +1,5 @@
-"""Zarr arrays and OME-NGFF images of versions 2 and 3, local and behind a server, as volumes: axes, places, what is stored, arrays that change."""
+"""Zarr arrays and OME-NGFF images of versions 2 and 3, local and behind a server, as volumes: axes,
+places, what is stored, arrays that change."""
 
 from __future__ import annotations
 
@@ -148,7 +149,8 @@ def test_broken_and_replaced(tmp_path):
         computed(array)
 
 
-# ------------------------------------------------------------------------------------------------ layers
+# ------------------------------------------------------------------------------------------------
+# layers
 
 
 def image(scales, centers=None, units="nanometer", **others):
@@ -177,15 +179,21 @@ PLACES = [
     # attributes, mag, lengths and offset of the two levels
     (image([[40, 4, 4], [40, 8, 8]]), (4.0, 4.0, 40.0), (0, 0, 0), (8.0, 8.0, 40.0), (0, 0, 0)),
     (image([[40, 4, 4], [40, 8, 8]], [[80, 40, 48], [80, 42, 50]]), (4.0, 4.0, 40.0), (12, 10, 2), (8.0, 8.0, 40.0), (6, 5, 2)),
-    (image([[40, 4, 4], [40, 8, 8]], [[80, 40, 48], [80, 40, 48]]), (4.0, 4.0, 40.0), (12, 10, 2), (8.0, 8.0, 40.0), (6, 5, 2)),  # corners of voxels
+    # corners of voxels
+    (image([[40, 4, 4], [40, 8, 8]], [[80, 40, 48], [80, 40, 48]]), (4.0, 4.0, 40.0), (12, 10, 2), (8.0, 8.0, 40.0), (6, 5, 2)),
     (image([[0.04, 0.004, 0.004], [0.04, 0.008, 0.008]], units="micrometer"), (4.0, 4.0, 40.0), (0, 0, 0), (8.0, 8.0, 40.0), (0, 0, 0)),
     (
-        image([[1, 1, 1], [1, 2, 2]], coordinateTransformations=[{"type": "scale", "scale": [40, 4, 4]}]),  # one for all levels
-        (4.0, 4.0, 40.0), (0, 0, 0), (8.0, 8.0, 40.0), (0, 0, 0),
+        # one for all levels
+        image([[1, 1, 1], [1, 2, 2]], coordinateTransformations=[{"type": "scale", "scale": [40, 4, 4]}]),
+        (4.0, 4.0, 40.0),
+        (0, 0, 0),
+        (8.0, 8.0, 40.0),
+        (0, 0, 0),
     ),
     (image([[1, 1, 1], [1, 2, 2]], units=None), None, (0, 0, 0), None, (0, 0, 0)),
-    ({"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}]}]}, None, (0, 0, 0), None, (0, 0, 0)),  # version 0.1: by the lengths alone
-]  # fmt: skip
+    # version 0.1: by the lengths alone
+    ({"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}]}]}, None, (0, 0, 0), None, (0, 0, 0)),
+]
 
 
 @pytest.mark.parametrize(("attributes", "finest_nm", "first", "coarser_nm", "second"), PLACES)
@@ -194,7 +202,8 @@ def test_places(tmp_path, attributes, finest_nm, first, coarser_nm, second):
 
 
 def test_levels_that_are_listed_coarsest_first(tmp_path):
-    """The finest one is told by its voxels, or where nobody says how large these are, by its length."""
+    """The finest one is told by its voxels, or where nobody says how large these are, by its
+    length."""
     scales = [[40, 8, 8], [40, 4, 4]]
     assert placed(tmp_path / "a", image(scales, [[80, 42, 50], [80, 40, 48]]), SHAPES[::-1]) == [
         (Mag(1, 1, 1), (4, 4, 40), (12, 10, 2)), (Mag(2, 2, 1), (8, 8, 40), (6, 5, 2)),
@@ -269,7 +278,8 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["axes", "datasets", "coordinateTransformations"]), JSON), st.lists(JSON, max_size=2))
 def test_any_attributes(tmp_path_factory, first, steps):
-    """Whatever a group says: its levels are placed somewhere, or it is no image, or an error of the package says why."""
+    """Whatever a group says: its levels are placed somewhere, or it is no image, or an error of the
+    package says why."""
     for document in (first, {**first, "datasets": [{"path": "0", "coordinateTransformations": steps}, {"path": "1"}]}):
         folder = tmp_path_factory.mktemp("any")
         group = zarr.create_group(folder / "em")
@@ -285,7 +295,8 @@ def test_any_attributes(tmp_path_factory, first, steps):
 
 @pytest.mark.parametrize("channels", [1, 4])
 def test_an_empty_shard_is_no_zeros(tmp_path, channels):
-    """A full disk leaves an empty file, which zarr-python takes for a shard without chunks where it reads the whole of one."""
+    """A full disk leaves an empty file, which zarr-python takes for a shard without chunks where it
+    reads the whole of one."""
     array = np.ones((channels, 16, 16, 32), np.uint16)
     write(tmp_path / "a", array, (1, 8, 8, 8), shards=(max(1, channels // 2), 16, 16, 16), dimension_names=list("czyx"))
     path = tmp_path / "a" / "c" / str(channels // 4) / "0" / "0" / "1"

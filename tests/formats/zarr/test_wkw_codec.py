@@ -1,4 +1,5 @@
-"""The codec ``wkw``: any part of any mag as numpy slices it, few bytes for small parts, damage, and files that zarr writes."""
+"""The codec ``wkw``: any part of any mag as numpy slices it, few bytes for small parts, damage, and
+files that zarr writes."""
 
 from __future__ import annotations
 
@@ -207,10 +208,13 @@ def test_a_codec_around_it(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"chunks": (16, 16, 8)}, "must be cubes"), ({"chunks": (12, 12, 12)}, "file_len must be a power of two"), ({"chunks": (10, 10, 10)}, "must be cubes"),
-        ({"chunks": (1, 16, 16, 16), "shape": (2, 9, 9, 9)}, "all 2 channels must be in one chunk"), ({"dtype": "complex64"}, "no voxel type for complex64"),
+        ({"chunks": (16, 16, 8)}, "must be cubes"),
+        ({"chunks": (12, 12, 12)}, "file_len must be a power of two"),
+        ({"chunks": (10, 10, 10)}, "must be cubes"),
+        ({"chunks": (1, 16, 16, 16), "shape": (2, 9, 9, 9)}, "all 2 channels must be in one chunk"),
+        ({"dtype": "complex64"}, "no voxel type for complex64"),
     ],
-)  # fmt: skip
+)
 def test_arrays_that_are_no_wkw(tmp_path, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         zarr.create_array(

@@ -1,4 +1,5 @@
-"""Arrays with our codecs in zarr-python: any type, shape, order and neighbours; many writers; another interpreter."""
+"""Arrays with our codecs in zarr-python: any type, shape, order and neighbours; many writers;
+another interpreter."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ CODECS = {
 
 @st.composite
 def arrays(draw):
-    """Chunks that do not divide the shape, axes of one element, every place of the codec among the others."""
+    """Chunks that do not divide the shape, axes of one element, every place of the codec among the
+    others."""
     ndim = draw(st.integers(1, 4))
     chunks = tuple(draw(st.integers(1, 5)) for _ in range(ndim))
     shape = tuple(draw(st.integers(1, 3 * n)) for n in chunks)
@@ -144,7 +146,8 @@ def _create(path, count, *compressors, **options):
 
 
 def test_two_other_processes_that_never_import_wkwdask(tmp_path):
-    """Entry points do it: both write every second chunk at the same time, with the right header of each chunk; headers of other packages are found too."""
+    """Entry points do it: both write every second chunk at the same time, with the right header of
+    each chunk; headers of other packages are found too."""
     _install_acme(tmp_path)
     wkwdask.register_header("acme", lambda encoded: b"acme?")
     _create(
@@ -180,13 +183,15 @@ def test_two_other_processes_that_never_import_wkwdask(tmp_path):
         assert data[:10] == b"\0\0\0\1\0\0\0\1\x1f\x8b"
         assert data[-3:] == b"end"
     assert zarr.open_array(tmp_path / "a-acme")[:].tolist() == [3, 9, 3, 3]
-    assert (tmp_path / "a-acme" / "c" / "0").read_bytes()[:14] == b"acme2\3\x09acme?\3\3"  # one of two chunks of the shard was written again
+    # one of two chunks of the shard was written again
+    assert (tmp_path / "a-acme" / "c" / "0").read_bytes()[:14] == b"acme2\3\x09acme?\3\3"
     assert zarr.open_array(tmp_path / "a-session")[:].tolist() == [3] * 4
 
 
 @pytest.mark.parametrize("shards", [None, (8, 8)])
 def test_arrays_from_dask(tmp_path, shards):
-    """Each task gets the array with its codecs, function and all; where zarr drops the function (in shards) writing fails, and a registered one is found."""
+    """Each task gets the array with its codecs, function and all; where zarr drops the function (in
+    shards) writing fails, and a registered one is found."""
     import dask
     import dask.array as da
 
@@ -219,7 +224,8 @@ def test_on_dask_workers(tmp_path):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_a_single_array_is_stored_again_in_place(tmp_path, zarr_format):
-    """Other chunks, shards and compression: shape, type, names, attributes and values stay, as zarr-python reads them."""
+    """Other chunks, shards and compression: shape, type, names, attributes and values stay, as
+    zarr-python reads them."""
     voxels = np.random.default_rng(0).integers(0, 99, (20, 31, 17)).astype(np.uint16)
     names = {"dimension_names": ["z", "y", "x"]} if zarr_format == 3 else {}
     array = zarr.create_array(tmp_path / "a", data=voxels, chunks=(8, 8, 8), zarr_format=zarr_format, attributes={"who": "me"}, **names)

@@ -1,4 +1,5 @@
-"""Arrays whose chunks only zarr-python decodes, in every place that is read: folders, memory, zips, and zips on a server and in zips."""
+"""Arrays whose chunks only zarr-python decodes, in every place that is read: folders, memory, zips,
+and zips on a server and in zips."""
 
 from __future__ import annotations
 
@@ -111,4 +112,5 @@ def test_a_zip_that_vanishes_from_its_server_is_not_read_as_zeros(folder):
         array = wkwdask.open(f"zarr://{server.url}/a.zip")
         path.unlink()
         with pytest.raises(MissingError):
-            np.asarray(array[:, 8:16, 8:16, 8:16])  # one chunk: zarr-python reports only one of several errors
+            # one chunk: zarr-python reports only one of several errors
+            np.asarray(array[:, 8:16, 8:16, 8:16])

@@ -70,7 +70,8 @@ def test_files(dataset):
     color = zarr.open_group(str(dataset / "color"), mode="r")
     assert color.attrs["ome"]["multiscales"][0]["axes"][0] == {"name": "z", "type": "space", "unit": "nanometer"}
     assert transforms(color.attrs, "1") == ([40, 5, 4], [0, 0, 0])
-    assert transforms(color.attrs, "4-4-2") == ([80, 20, 16], [20, 7.5, 6])  # half a voxel less half one of mag 1
+    # half a voxel less half one of mag 1
+    assert transforms(color.attrs, "4-4-2") == ([80, 20, 16], [20, 7.5, 6])
     assert color["labels"].attrs["ome"]["labels"] == ["neurons"]
     assert "image-label" in color["labels/neurons"].attrs["ome"]
     np.testing.assert_array_equal(color["labels/neurons/2-2-1"][...], absolute(dataset / "neurons" / "2-2-1"))
@@ -123,7 +124,8 @@ def test_a_view_follows(dataset):
     array = zarr.open_array(str(dataset / "color" / "1"), mode="r")
     assert array.chunks == (16, 16, 16)
     np.testing.assert_array_equal(array[...], absolute(dataset / "color" / "1"))
-    np.testing.assert_array_equal(zarr.open_group(str(dataset), mode="r")["color/1"][...], array[...])  # what the root says of it too
+    # what the root says of it too
+    np.testing.assert_array_equal(zarr.open_group(str(dataset), mode="r")["color/1"][...], array[...])
 
 
 def test_removing_a_layer_leaves_what_is_linked(dataset):

@@ -1,7 +1,8 @@
 """One N5 dataset as a stored array.
 
-A dataset may contain blocks in default and in varlength mode; blocks at its upper ends may be whole or truncated. An absent block is zero. New blocks are
-truncated (N5 specification 4.0.0, rule 8), and all-zero blocks are not stored.
+A dataset may contain blocks in default and in varlength mode; blocks at its upper ends may be whole
+or truncated. An absent block is zero. New blocks are truncated (N5 specification 4.0.0, rule 8),
+and all-zero blocks are not stored.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class N5Description(FileIdentity):
         return ("n5", repr(self.dataset.document), None if self.opened is None else self.opened.folder)
 
     def content(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Return the storage and the box: a job can rename a level and change its other attributes."""
+        """Return the storage and the box: a job can rename a level and change its other
+        attributes."""
         return self.dataset, box
 
     def is_still_described(self) -> bool:
@@ -106,10 +108,9 @@ class N5Description(FileIdentity):
             return False
 
 
-def n5_array(
-    store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None, *, is_new: bool = False
-) -> StoredArray:  # fmt: skip
-    """Return the dataset of a folder as a stored array that starts at voxel 0; ``is_new`` if it is being written."""
+def n5_array(store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None, *, is_new: bool = False) -> StoredArray:
+    """Return the dataset of a folder as a stored array that starts at voxel 0; ``is_new`` if it is
+    being written."""
     size, block = pick_cxyz(dataset.dimensions, axes), pick_cxyz(dataset.block_size, axes)
     grid = ChunkGrid(size, block, block, grouped_unit(size, block, dataset.dtype.itemsize), truncates=True)
     codec = N5Codec(dataset.dtype, dataset.block_size, dataset.compression, axes)
@@ -129,7 +130,8 @@ def read_attributes(store: Store, key: str = "") -> dict[str, Any] | None:
 
 
 def read_documents(store: Store, keys: Sequence[str]) -> list[bytes | None]:
-    """Read the ``attributes.json`` of several groups or datasets at the same time, None for each absent one."""
+    """Read the ``attributes.json`` of several groups or datasets at the same time, None for each
+    absent one."""
     return store.read_whole(list(map(_name, keys)), _MAX_ATTRIBUTES_NBYTES)
 
 

@@ -1,8 +1,10 @@
-"""Parsed ``attributes.json`` of N5 datasets and groups: storage, voxel size and position. Does no I/O.
+"""Parsed ``attributes.json`` of N5 datasets and groups: storage, voxel size and position. Does no
+I/O.
 
-An N5 group is any folder, and a dataset is a group whose attributes have ``dimensions`` (N5 specification 4.0.0). All lengths are listed with the fastest axis,
-x, first. The specification has no axis names, voxel sizes or positions. Other software stores them by several conventions. Axis names that are not
-understood are errors; other malformed attributes are ignored.
+An N5 group is any folder, and a dataset is a group whose attributes have ``dimensions`` (N5
+specification 4.0.0). All lengths are listed with the fastest axis, x, first. The specification has
+no axis names, voxel sizes or positions. Other software stores them by several conventions. Axis
+names that are not understood are errors; other malformed attributes are ignored.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ def is_whole_number(value: Any) -> bool:
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value) and value == int(value))
 
 
-# Axes are named by axes (objects with label and type: n5-ij), axisOrder (Paintera), transform, or by numChannels, numSlices and numFrames (n5-ij).
+# Axes are named by axes (objects with label and type: n5-ij), axisOrder (Paintera), transform, or
+# by numChannels, numSlices and numFrames (n5-ij).
 LEVEL_NAME = re.compile(r"s(\d+)", re.ASCII)
 _USUAL_AXES = "xyzct"
 _REMEDY = f'"axes" in {FILE_NAME} states others, such as ["x", "y", "z", "c"]; {REMEDY}, x first'
@@ -112,7 +115,8 @@ def level_number(name: str) -> int | None:
 
 
 def level_names(group: Mapping[str, Any]) -> list[str]:
-    """Return the paths of the datasets in ``multiscales``, finest first; empty if the group has no valid ``multiscales``."""
+    """Return the paths of the datasets in ``multiscales``, finest first; empty if the group has no
+    valid ``multiscales``."""
     try:
         names = [entry["path"] for entry in group["multiscales"][0]["datasets"]]
     except (KeyError, IndexError, TypeError):
@@ -132,7 +136,8 @@ def is_factor_list(value: Any) -> bool:
 
 
 def group_factors(group: Mapping[str, Any]) -> list[Any]:
-    """Return the downsampling factors of all levels from the attributes of their group, by level number."""
+    """Return the downsampling factors of all levels from the attributes of their group, by level
+    number."""
     for name in FACTOR_LISTS:
         value = group.get(name)
         if value and is_factor_list(value):
@@ -148,7 +153,8 @@ def dataset_axes(dataset: N5Dataset, attributes: Mapping[str, Any], source: str)
 
 
 def names_of_axes(dataset: N5Dataset, attributes: Mapping[str, Any], letters: str) -> list[str]:
-    """Return the axis names of a dataset, fastest first: those that are stated, else its letters, and t for an axis without meaning."""
+    """Return the axis names of a dataset, fastest first: those that are stated, else its letters,
+    and t for an axis without meaning."""
     stated = axis_names(attributes, dataset.dimensions) or [None] * len(letters)
     return [name if name and axis_letter(name) == letter else letter.replace("-", "t") for name, letter in zip(stated, letters, strict=True)]
 
@@ -164,7 +170,8 @@ def axis_names(attributes: Mapping[str, Any], dimensions: Sequence[int]) -> list
 
 
 def _imagej_axes(attributes: Mapping[str, Any], rank: int) -> list[str | None]:
-    """Return the axes of a dataset that n5-ij wrote: channels, slices and frames in this order, each if there are several."""
+    """Return the axes of a dataset that n5-ij wrote: channels, slices and frames in this order,
+    each if there are several."""
     counts = [attributes.get(key) for key in ("numChannels", "numSlices", "numFrames")]
     if not all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
         return []
@@ -172,7 +179,8 @@ def _imagej_axes(attributes: Mapping[str, Any], rank: int) -> list[str | None]:
 
 
 def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Merge the attributes of a level with those of its group and its entry of ``multiscales``; its own take precedence."""
+    """Merge the attributes of a level with those of its group and its entry of ``multiscales``; its
+    own take precedence."""
     merged = {key: value for key, value in group.items() if key not in (*FACTOR_LISTS, "transform", "multiscales")}
     with contextlib.suppress(KeyError, IndexError, TypeError, StopIteration):
         entry = next(entry for entry in group["multiscales"][0]["datasets"] if entry["path"] == name)

@@ -1,6 +1,8 @@
-"""Time points of BigDataViewer, whose ``resolution`` has no unit: the XML beside the container states the voxel size of each setup (SpimData 0.2).
+"""Time points of BigDataViewer, whose ``resolution`` has no unit: the XML beside the container
+states the voxel size of each setup (SpimData 0.2).
 
-The XML has ``SequenceDescription/ViewSetups/ViewSetup`` with ``id`` and ``voxelSize`` (``unit``, ``size``), and an ``ImageLoader`` that names the container.
+The XML has ``SequenceDescription/ViewSetups/ViewSetup`` with ``id`` and ``voxelSize`` (``unit``,
+``size``), and an ``ImageLoader`` that names the container.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from wkwdask.store.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-SETUP, TIME_POINT = re.compile(r"setup(\d+)", re.ASCII), re.compile(r"timepoint\d+", re.ASCII)  # BdvN5Format
+# BdvN5Format
+SETUP, TIME_POINT = re.compile(r"setup(\d+)", re.ASCII), re.compile(r"timepoint\d+", re.ASCII)
 SETUP_KEY = "downsamplingFactors"
 _MAX_XML_NBYTES = 64 << 20
 
@@ -30,7 +33,8 @@ def has_path_of_time_point(group: str) -> bool:
 
 
 def is_time_point(group: str, inherited: Mapping[str, Any]) -> bool:
-    """Return whether a group is a time point of a setup, by its path and the attributes that it inherits."""
+    """Return whether a group is a time point of a setup, by its path and the attributes that it
+    inherits."""
     return has_path_of_time_point(group) and bool(inherited.get(SETUP_KEY)) and is_factor_list(inherited[SETUP_KEY])
 
 
@@ -40,7 +44,8 @@ def lacks_unit(group: Mapping[str, Any]) -> bool:
 
 
 def size_in_xml(group: str) -> dict[str, Any] | None:
-    """Return ``resolution`` and ``units`` of a time point from the XML beside its container, or None."""
+    """Return ``resolution`` and ``units`` of a time point from the XML beside its container, or
+    None."""
     container, setup = dirname(dirname(group)), SETUP.fullmatch(basename(dirname(group)))
     for root in _documents(container) if setup else ():
         for view in root.iterfind("SequenceDescription/ViewSetups/ViewSetup"):
@@ -53,7 +58,8 @@ def size_in_xml(group: str) -> dict[str, Any] | None:
 
 
 def _documents(container: str) -> Iterator[ElementTree.Element]:
-    """Yield the XML documents of BigDataViewer beside a container that name it; on servers, only those of the usual names are found."""
+    """Yield the XML documents of BigDataViewer beside a container that name it; on servers, only
+    those of the usual names are found."""
     folder, name = split(container)
     with contextlib.suppress(OSError, WkwDaskError):
         store = open_store(folder)

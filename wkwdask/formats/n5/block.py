@@ -1,7 +1,9 @@
-"""Encoding of one N5 block: a header, then compressed big-endian values with the first axis fastest. Does no I/O.
+"""Encoding of one N5 block: a header, then compressed big-endian values with the first axis
+fastest. Does no I/O.
 
-The header states the size of the block: at the upper ends of a dataset, Java and z5 write truncated blocks, tensorstore and zarr whole ones. The specification
-defines the compressions raw, gzip (or zlib), bzip2, xz and lz4; blosc and zstd are extensions that Java, tensorstore and zarr share.
+The header states the size of the block: at the upper ends of a dataset, Java and z5 write truncated
+blocks, tensorstore and zarr whole ones. The specification defines the compressions raw, gzip (or
+zlib), bzip2, xz and lz4; blosc and zstd are extensions that Java, tensorstore and zarr share.
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ COMPRESSION_TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc
 _BLOSC_HEADER = 16
 _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _NUMBERS = frozenset({"level", "blockSize", "preset", "clevel", "shuffle", "blocksize"})
-"""Settings of compressions that are numbers; other settings, such as a number of threads, do not concern a reader."""
+"""Settings of compressions that are numbers; other settings, such as a number of threads, do not
+concern a reader."""
 _STREAMS = {"zlib": ZLIB, "bzip2": BZIP2, "xz": XZ}
 _LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEADER = struct.Struct("<8sBIII")  # magic, token, compressed and original length, checksum
 _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
-_LZ4_SEED, _LZ4_CHECKSUM = np.uint64(0x9747B28C), 0x0FFFFFFF  # LZ4BlockOutputStream.DEFAULT_SEED, and the stored bits
+# LZ4BlockOutputStream.DEFAULT_SEED, and the stored bits
+_LZ4_SEED, _LZ4_CHECKSUM = np.uint64(0x9747B28C), 0x0FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ def parse_compression(document: dict[str, Any], source: str, problems: Problems)
 
 
 def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
-    """Decompress a block to exactly ``nbytes`` bytes; raise an error for data of another size before they fill the memory."""
+    """Decompress a block to exactly ``nbytes`` bytes; raise an error for data of another size
+    before they fill the memory."""
     kind = compression.stream
     plain: bytes | memoryview
     if kind == "raw":
@@ -130,7 +135,8 @@ def _decode_with_imagecodecs(kind: str, data: memoryview, nbytes: int, source: s
 
 def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> None:
     """Check the sizes in a Blosc header, which the library trusts."""
-    # 16 bytes: version, format version, flags, typesize, then uint32 nbytes, blocksize and cbytes, little-endian
+    # 16 bytes: version, format version, flags, typesize, then uint32 nbytes, blocksize and cbytes,
+    # little-endian
     if len(data) < _BLOSC_HEADER:
         raise TruncatedError(f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}")
     stated, _, stored = struct.unpack_from("<III", data, 4)
@@ -141,9 +147,11 @@ def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> Non
 
 
 def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream), which no Zarr codec reads."""
-    # | "LZ4Block" token compressed size, original size, checksum | LZ4 block | header | LZ4 block | ... | header of an empty block |
-    # The checksum is the XXH32 of the original bytes without its upper 4 bits (StreamingXXHash32.asChecksum).
+    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream), which no Zarr
+    codec reads."""
+    # | "LZ4Block" token compressed size, original size, checksum | LZ4 block | header | LZ4 block |
+    # ... | header of an empty block | The checksum is the XXH32 of the original bytes without its
+    # upper 4 bits (StreamingXXHash32.asChecksum).
     import lz4.block
 
     from wkwdask.kernels.codecs.xxh32_compiled import xxh32
@@ -153,7 +161,8 @@ def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) ->
         if len(data) - position < _LZ4_HEADER.size:
             raise TruncatedError(f"{source}: byte {offset + position}: {len(data) - position} bytes of an LZ4 block, expected a header of {_LZ4_HEADER.size}")
         magic, token, stored, length, checksum = _LZ4_HEADER.unpack_from(data, position)
-        # token: compression method in the upper 4 bits, log2 of the largest block minus 10 in the lower 4
+        # token: compression method in the upper 4 bits, log2 of the largest block minus 10 in the
+        # lower 4
         method, longest = token & 0xF0, 1 << (10 + (token & 0x0F))
         start = position + _LZ4_HEADER.size
         if magic != _LZ4_MAGIC or method not in (_LZ4_RAW, _LZ4_PACKED) or length > longest or (method == _LZ4_RAW and stored != length):
@@ -198,11 +207,17 @@ def compress(data: bytes, compression: Compression, itemsize: int, source: str) 
         out: bytes = codecs.zstd_encode(data, int(compression.option("level", 3)) or 3)
         return out
     name, shuffle = compression.option("cname", "blosclz"), int(compression.option("shuffle", 1))
-    shuffle = shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1  # -1 is automatic: bit shuffle for bytes, as in numcodecs
+    # -1 is automatic: bit shuffle for bytes, as in numcodecs
+    shuffle = shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1
     packed: bytes = codecs.blosc_encode(
-        data, int(compression.option("clevel", 5)), compressor=name, shuffle=shuffle, typesize=itemsize, blocksize=int(compression.option("blocksize", 0)),
+        data,
+        int(compression.option("clevel", 5)),
+        compressor=name,
+        shuffle=shuffle,
+        typesize=itemsize,
+        blocksize=int(compression.option("blocksize", 0)),
         numthreads=1,
-    )  # fmt: skip
+    )
     return packed
 
 
@@ -260,7 +275,8 @@ def parse_header(data: bytes | memoryview, num_axes: int, source: str) -> BlockH
 def decode_block(
     data: bytes | memoryview, dtype: np.dtype[Any], compression: Compression, source: str, *, num_axes: int, largest: Sequence[int] | None = None
 ) -> npt.NDArray[Any]:
-    """Decode a block to an array with the axes of the dataset, x first; ``largest`` is the block size that its header may state."""
+    """Decode a block to an array with the axes of the dataset, x first; ``largest`` is the block
+    size that its header may state."""
     header = parse_header(data, num_axes, source)
     if largest is not None and any(n > most for n, most in zip(header.shape, largest, strict=True)):
         raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values, expected at most {tuple(largest)}")

@@ -1,8 +1,11 @@
-"""Edit the ``attributes.json`` of N5 groups and datasets: geometry of levels, new and removed levels, and their numbers.
+"""Edit the ``attributes.json`` of N5 groups and datasets: geometry of levels, new and removed
+levels, and their numbers.
 
-Positions are written as ``transform`` (voxel centers, slowest axis first) for WEBKNOSSOS, Janelia's software and xarray-ome-ngff. Factors and voxel sizes are
-also written as ``downsamplingFactors``, ``scales`` and ``pixelResolution`` for n5-viewer, BigDataViewer and Neuroglancer. A group of other software keeps its
-own description of levels: a new level is added to the lists that it has, and a list that it lacks would hide its other levels.
+Positions are written as ``transform`` (voxel centers, slowest axis first) for WEBKNOSSOS, Janelia's
+software and xarray-ome-ngff. Factors and voxel sizes are also written as ``downsamplingFactors``,
+``scales`` and ``pixelResolution`` for n5-viewer, BigDataViewer and Neuroglancer. A group of other
+software keeps its own description of levels: a new level is added to the lists that it has, and a
+list that it lacks would hide its other levels.
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ class LevelGeometry:
     base_lengths_nm: Lengths | None
     """Voxel size of the finest dataset [nm]; None if unknown."""
     base_factors: Lengths = (1.0, 1.0, 1.0)
-    """Downsampling factors of the finest dataset, which are not 1 if the full resolution was removed."""
+    """Downsampling factors of the finest dataset, which are not 1 if the full resolution was
+    removed."""
     origin: Lengths = (0.0, 0.0, 0.0)
     """Center of voxel 0 of the finest dataset [nm, or voxels of it]."""
 
@@ -68,7 +72,8 @@ class LevelGeometry:
     def placement(self) -> Placement:
         """Voxel size and center of the first voxel."""
         base = self.base_lengths_nm or (1.0, 1.0, 1.0)
-        # A voxel of mag m covers m voxels of the finest mag, so the center of its voxel 0 lies (m - 1) / 2 of them after the origin.
+        # A voxel of mag m covers m voxels of the finest mag, so the center of its voxel 0 lies (m -
+        # 1) / 2 of them after the origin.
         steps = zip(self.origin, base, self.offset, self.mag.factors, strict=True)
         x, y, z = (start + length * (first * factor + (factor - 1) / 2) for start, length, first, factor in steps)
         return Placement(lengths_in(self.mag, base), (x, y, z), self.base_lengths_nm is not None)
@@ -107,8 +112,9 @@ def by_axis(names: Sequence[str], xyz: Sequence[_T], other: _T) -> list[_T]:
 
 def dataset_document(
     dataset: N5Dataset, geometry: LevelGeometry, names: Sequence[str], *, is_level: bool, is_root: bool, states_own_size: bool = False
-) -> dict[str, Any]:  # fmt: skip
-    """Return the attributes of a new dataset; ``states_own_size`` if the other levels state resolutions, and no factors."""
+) -> dict[str, Any]:
+    """Return the attributes of a new dataset; ``states_own_size`` if the other levels state
+    resolutions, and no factors."""
     document: dict[str, Any] = {"n5": VERSION} if is_root else {}
     document |= {**dataset.to_json(), "axes": list(names), "transform": geometry.transform(names)}
     if is_level and states_own_size and geometry.base_lengths_nm is not None:
@@ -148,10 +154,12 @@ def _resolution(names: Sequence[str], lengths: Lengths) -> dict[str, Any]:
 
 
 def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry: LevelGeometry, *, is_ours: bool, keeps_size: bool = False) -> dict[str, Any]:
-    """Return the attributes of a group with a level added or replaced, but for lists of factors; other attributes are unchanged.
+    """Return the attributes of a group with a level added or replaced, but for lists of factors;
+    other attributes are unchanged.
 
     The group describes its levels as before. If ``is_ours``, no other level depends on that, and it
-    gets all attributes that describe levels. With ``keeps_size``, its voxel size is stated elsewhere.
+    gets all attributes that describe levels. With ``keeps_size``, its voxel size is stated
+    elsewhere.
     """
     changed = copy.deepcopy(group)
     image = _find_image(changed)
@@ -175,7 +183,8 @@ def with_level(group: dict[str, Any], name: str, names: Sequence[str], geometry:
 
 
 def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the attributes of a group without some levels, but for lists of factors; other attributes are unchanged."""
+    """Return the attributes of a group without some levels, but for lists of factors; other
+    attributes are unchanged."""
     changed = copy.deepcopy(group)
     image = _find_image(changed)
     if image is not None:
@@ -211,7 +220,8 @@ def update_factors(group: str, factors: Factors, change: Callable[[dict[str, Any
         update_attributes(setup, partial(with_levels_of_time_points, group=group, factors=factors, removed=removed))
     lists = partial(with_factor_lists, factors=factors, inherited=inherited_by(group))
     before = read_attributes(FolderStore(group)) or {}
-    if has_lists(before) and not has_lists(lists(change(before))):  # what the lists stated moves to the levels
+    if has_lists(before) and not has_lists(lists(change(before))):
+        # what the lists stated moves to the levels
         for name, value in factors.items():
             if value is not None:
                 update_attributes(f"{group}/{name}", partial(operator.or_, {"downsamplingFactors": value}))
@@ -231,7 +241,8 @@ class N5Edit(MetadataEdit):
     levels: tuple[tuple[str, LevelGeometry], ...]
     """Name and geometry of each new level."""
     others: tuple[tuple[str, str, LevelGeometry], ...] = ()
-    """Name now and afterwards, and geometry, of all existing levels if new ones come before some of them."""
+    """Name now and afterwards, and geometry, of all existing levels if new ones come before some of
+    them."""
 
     @property
     def makes_room(self) -> bool:
@@ -247,7 +258,8 @@ class N5Edit(MetadataEdit):
     def check_current(self) -> None:
         """Raise LockedError if another job writes a level that would be renamed."""
         renamed = {name for before, after, _ in self.others if before != after for name in (before, after)}
-        for name in sorted(renamed - {name for name, _ in self.levels}):  # this job holds the locks of the new levels
+        for name in sorted(renamed - {name for name, _ in self.levels}):
+            # this job holds the locks of the new levels
             holder = lock_holder(f"{self.group}/{name}")
             if holder is not None:
                 raise LockedError(f"{self.group}/{name}: another job writes it: {holder}; repeat the call when it has ended")
@@ -288,7 +300,8 @@ class N5Edit(MetadataEdit):
     def from_json(cls, value: dict[str, Any]) -> N5Edit:
         levels = tuple((level["name"], LevelGeometry.from_json(level)) for level in value["levels"])
         others = tuple((level["before"], level["after"], LevelGeometry.from_json(level)) for level in value.get("others", ()))
-        for name in (name for other in others for name in other[:2]):  # a record of somebody else must not rename other folders
+        for name in (name for other in others for name in other[:2]):
+            # a record of somebody else must not rename other folders
             if not is_inside(name):
                 raise ValueError(f"expected the name of a level, found {name!r}")
         return cls(value["root"], value["group"], levels, others)

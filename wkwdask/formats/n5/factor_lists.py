@@ -1,7 +1,10 @@
-"""Lists of downsampling factors in the attributes of groups, of which other software takes entry N for level N.
+"""Lists of downsampling factors in the attributes of groups, of which other software takes entry N
+for level N.
 
-Neuroglancer opens no group whose list has an entry without a level. So a group that lacks a number has no list, and each of its levels states its own factors,
-which Neuroglancer and n5-viewer read too. BigDataViewer reads one list for all time points of a setup, and its levels never change their numbers.
+Neuroglancer opens no group whose list has an entry without a level. So a group that lacks a number
+has no list, and each of its levels states its own factors, which Neuroglancer and n5-viewer read
+too. BigDataViewer reads one list for all time points of a setup, and its levels never change their
+numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.n5.placement import LevelMetadata
 
 Factors = dict[str, "list[Any] | None"]
-"""Downsampling factors along all axes, x first, by the name of the level; None if they are not known."""
+"""Downsampling factors along all axes, x first, by the name of the level; None if they are not
+known."""
 
 
 def level_folders(group: str) -> set[str]:
@@ -37,7 +41,8 @@ def level_folders(group: str) -> set[str]:
 
 
 def factors_in(group: str, known: Mapping[str, list[Any]], without: Collection[str] = ()) -> Factors:
-    """Return the factors of all levels of a group: the known ones, else those that its attributes state, else those of their voxel sizes."""
+    """Return the factors of all levels of a group: the known ones, else those that its attributes
+    state, else those of their voxel sizes."""
     store, levels = FolderStore(group), dict[str, "LevelMetadata"]()
     factors: Factors = dict.fromkeys(level_folders(group) - set(without))
     for name in factors:
@@ -58,7 +63,8 @@ def _number(factor: float) -> float:
 
 
 def with_factor_lists(document: dict[str, Any], factors: Factors, inherited: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a group whose lists describe exactly its levels; without lists if a level is missing or unknown."""
+    """Return the attributes of a group whose lists describe exactly its levels; without lists if a
+    level is missing or unknown."""
     keys = [key for key in FACTOR_LISTS if is_factor_list(document.get(key))]
     listed = [factors.get(f"s{n}") for n in range(len(factors))]
     if not listed or None in listed:
@@ -88,7 +94,8 @@ def setup_of(group: str) -> str | None:
 
 
 def check_list_of_setup(group: str) -> None:
-    """Raise UnsupportedError for a time point that is a link out of its setup: the list of only one of both setups would follow its levels."""
+    """Raise UnsupportedError for a time point that is a link out of its setup: the list of only one
+    of both setups would follow its levels."""
     setup, real = setup_of(group), files.realpath(group)
     if setup is not None and files.realpath(setup) != dirname(real):
         raise UnsupportedError(
@@ -104,7 +111,8 @@ def other_time_points(group: str) -> dict[str, set[str]]:
 
 
 def setup_factors(setup: str) -> list[Any]:
-    """Return the factors that a setup lists for the levels of all its time points; empty if there are none."""
+    """Return the factors that a setup lists for the levels of all its time points; empty if there
+    are none."""
     listed = (read_attributes(FolderStore(setup)) or {}).get(SETUP_KEY)
     return listed if isinstance(listed, list) and is_factor_list(listed) else []
 
@@ -112,8 +120,9 @@ def setup_factors(setup: str) -> list[Any]:
 def with_levels_of_time_points(document: dict[str, Any], group: str, factors: Factors, removed: Collection[str]) -> dict[str, Any]:
     """Return the attributes of a setup whose list describes the levels of all time points.
 
-    The list of a single time point is that of its levels, with some entry for a number that is missing. A list of several ones gets the next levels if all
-    have them, and loses the last ones if none has them anymore.
+    The list of a single time point is that of its levels, with some entry for a number that is
+    missing. A list of several ones gets the next levels if all have them, and loses the last ones
+    if none has them anymore.
     """
     listed, others = list(document[SETUP_KEY]), other_time_points(group)
     if not others:

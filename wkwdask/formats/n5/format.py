@@ -65,7 +65,8 @@ class N5Format(ArrayFormat):
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         del image
-        if any(any(volume.origin) or volume.num_channels > 1 for volume in volumes):  # Neuroglancer shows voxel 0 at 0, and channels as a fourth axis of space
+        if any(any(volume.origin) or volume.num_channels > 1 for volume in volumes):
+            # Neuroglancer shows voxel 0 at 0, and channels as a fourth axis of space
             return None
         encodings = [volume.codec.shared_encoding for volume in volumes]
         return self.name if all(each is not None and each.compression.startswith(_SHOWN_CODECS) for each in encodings) else None

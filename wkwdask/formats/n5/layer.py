@@ -1,4 +1,5 @@
-"""Images of an N5 container, group or dataset: from a path or URL to single datasets, and to groups of one volume at several mags."""
+"""Images of an N5 container, group or dataset: from a path or URL to single datasets, and to groups
+of one volume at several mags."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ _MAX_GROUPS = 100_000
 
 
 def is_n5(path: str) -> bool:
-    """Return whether a local folder is an N5 container, group or dataset; one with WKW in it is not."""
+    """Return whether a local folder is an N5 container, group or dataset; one with WKW in it is
+    not."""
     is_level = files.isfile(f"{path}/s0/{FILE_NAME}")
     if not (is_level or files.isfile(f"{path}/{FILE_NAME}")):
         return _is_bare_group(path)
@@ -64,13 +66,15 @@ def is_n5(path: str) -> bool:
         document = read_attributes(open_store(path)) or {}
     except FormatError:
         return path.endswith(".n5")
-    if is_dataset(document):  # its folders hold blocks, and may be very many, so they are not searched for WKW
+    if is_dataset(document):
+        # its folders hold blocks, and may be very many, so they are not searched for WKW
         return True
     return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not contains_wkw(path)
 
 
 def _is_bare_group(path: str) -> bool:
-    """Return whether a local folder is a container without attributes, named ``.n5``, or a group in it that has nothing but folders."""
+    """Return whether a local folder is a container without attributes, named ``.n5``, or a group in
+    it that has nothing but folders."""
     if path.endswith(".n5"):
         return files.isdir(path) and not contains_wkw(path)
     if ".n5/" not in path or not files.isdir(path):
@@ -80,7 +84,8 @@ def _is_bare_group(path: str) -> bool:
 
 
 def outermost_group(folder: str) -> str:
-    """Return the outermost container or group with attributes on the path of a local folder, or the folder itself."""
+    """Return the outermost container or group with attributes on the path of a local folder, or the
+    folder itself."""
     found = above = folder
     while dirname(above) != above:
         above = dirname(above)
@@ -90,7 +95,8 @@ def outermost_group(folder: str) -> str:
 
 
 def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
-    """Return the images of an N5 container, group or dataset; raises MissingError if there is none."""
+    """Return the images of an N5 container, group or dataset; raises MissingError if there is
+    none."""
     location = location_of(url)
     store = open_store(location)
     document = read_attributes(store)
@@ -110,7 +116,8 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
 
 
 def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str | None]], str]) -> StoredArray:
-    """Open one dataset; ``axes`` returns a letter for each axis from the shape and the axis names, which may be empty."""
+    """Open one dataset; ``axes`` returns a letter for each axis from the shape and the axis names,
+    which may be empty."""
     store = open_store(location)
     document = read_attributes(store)
     if document is None or not is_dataset(document):
@@ -121,7 +128,8 @@ def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str | 
 
 
 def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Image:
-    """Return the image of a dataset: the group above it with the dataset selected if the dataset is a level of that group, else the dataset alone."""
+    """Return the image of a dataset: the group above it with the dataset selected if the dataset is
+    a level of that group, else the dataset alone."""
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
         above = with_witness(open_store(folder), f"{name}/{FILE_NAME}")
@@ -132,7 +140,8 @@ def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Ima
 
 
 def _group_image(store: Store, group: dict[str, Any], name: str, known: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Image | None:
-    """Return the image of a group with levels, or None. A level that cannot be read keeps its error; if none can be read, the first error is raised."""
+    """Return the image of a group with levels, or None. A level that cannot be read keeps its
+    error; if none can be read, the first error is raised."""
     datasets: list[tuple[str, N5Dataset | WkwDaskError]] = []
     for level, document in _level_documents(store, group, known):
         if isinstance(document, WkwDaskError):
@@ -142,14 +151,17 @@ def _group_image(store: Store, group: dict[str, Any], name: str, known: Mapping[
                 datasets.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
             except (FormatError, UnsupportedError) as error:
                 datasets.append((level, error))
-    if all(isinstance(dataset, MissingError) for _, dataset in datasets):  # the levels of a removal that was killed, or none at all
+    if all(isinstance(dataset, MissingError) for _, dataset in datasets):
+        # the levels of a removal that was killed, or none at all
         return None
     return _image_from_datasets(store, datasets, group, name)
 
 
 def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any] | WkwDaskError]]:
-    """Yield the attributes of levels in their order, or their error: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
-    # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up to the first missing number.
+    """Yield the attributes of levels in their order, or their error: those in ``multiscales``, else
+    the folders ``s0``, ``s1``..."""
+    # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up
+    # to the first missing number.
     stated, count = level_names(group), len(group_factors(group))
     listed = stated
     if not any(map(is_inside, stated)):
@@ -180,7 +192,8 @@ def _level_documents(store: Store, group: dict[str, Any], known: Mapping[str, di
 
 
 def group_levels(store: Store) -> Iterator[tuple[str, LevelMetadata]]:
-    """Yield the names of the readable levels of a group in their order, and what their attributes state."""
+    """Yield the names of the readable levels of a group in their order, and what their attributes
+    state."""
     for name, document in _level_documents(store, read_attributes(store) or {}, {}):
         if isinstance(document, WkwDaskError) or not is_dataset(document):
             continue
@@ -204,7 +217,8 @@ def _level_folders(folder: str) -> list[str]:
 
 
 def _image_from_datasets(store: Store, datasets: Sequence[tuple[str, N5Dataset | WkwDaskError]], group: dict[str, Any], name: str) -> Image:
-    """Return the image of datasets. A dataset with an error keeps it; if none can be read, the first error is raised."""
+    """Return the image of datasets. A dataset with an error keeps it; if none can be read, the
+    first error is raised."""
     attributes = group_attributes(store, group)
     readable = {key: dataset for key, dataset in datasets if isinstance(dataset, N5Dataset)}
     described = [(key, readable.get(key), level_attributes(readable[key].document if key in readable else {}, attributes, key)) for key, _ in datasets]
@@ -221,7 +235,8 @@ def _image_from_datasets(store: Store, datasets: Sequence[tuple[str, N5Dataset |
         level = replace(array_level(key, volume, geometry.mag, geometry.offset), stated=stated)
         levels.append(replace(level, opener=partial(_open_numbered, store.url, level)) if key and store.is_local else level)
     if all(level.problem for level in levels):
-        next((level for level in levels if level.error is not MissingError), levels[0]).open()  # raises its error
+        # raises its error
+        next((level for level in levels if level.error is not MissingError), levels[0]).open()
     image = array_image(FORMAT, store.url, name, levels, "" if datasets[0][0] == "" else None)
     return replace(image, document=store.path_of(FILE_NAME))
 
@@ -237,7 +252,8 @@ def _open_numbered(group: str, level: Level) -> StoredArray:
 
 
 def group_attributes(store: Store, group: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a group over those that it inherits; the voxel size of a time point of BigDataViewer is that of its XML."""
+    """Return the attributes of a group over those that it inherits; the voxel size of a time point
+    of BigDataViewer is that of its XML."""
     inherited = inherited_attributes(store)
     attributes = {**inherited, **group}
     if lacks_unit(attributes) and is_time_point(store.url, inherited):
@@ -246,7 +262,8 @@ def group_attributes(store: Store, group: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown_size_note(image: Image) -> str:
-    """Return a note if the voxel size of an image is unknown, because BigDataViewer states it in an XML that is missing; else an empty text."""
+    """Return a note if the voxel size of an image is unknown, because BigDataViewer states it in an
+    XML that is missing; else an empty text."""
     if image.key == "" or image.voxel_size_nm is not None or not has_path_of_time_point(image.folder):
         return ""
     store = open_store(image.folder)
@@ -258,7 +275,8 @@ def unknown_size_note(image: Image) -> str:
 
 
 def inherited_attributes(store: Store) -> dict[str, Any]:
-    """Merge the attributes of the folders above a group, up to the root of the container or an unreadable folder."""
+    """Merge the attributes of the folders above a group, up to the root of the container or an
+    unreadable folder."""
     folder, documents = store.url, []
     for _ in range(_INHERITED_FROM if store.is_local else 1):
         folder, _, _ = folder.rpartition("/")
@@ -280,7 +298,8 @@ def inherited_attributes(store: Store) -> dict[str, Any]:
 
 
 def _walk(root: str) -> Iterator[Image]:
-    """Yield the images of a local container, depth first. Broken ones are skipped; if all are broken, the first error is raised."""
+    """Yield the images of a local container, depth first. Broken ones are skipped; if all are
+    broken, the first error is raised."""
     waiting, num_groups, problems, count = [("", 0)], 0, [], 0
     while waiting:
         key, depth = waiting.pop()

@@ -21,8 +21,13 @@ class N5Options(StorageOptions):
     title: ClassVar[str] = "N5"
     compressor: ClassVar[str] = "gzip"
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {
-        "gzip": (-1, -1, 9), "zlib": (-1, -1, 9), "bzip2": (9, 1, 9), "xz": (6, 0, 9), "zstd": (3, 1, 22), "blosc": (5, 0, 9),
-    }  # fmt: skip
+        "gzip": (-1, -1, 9),
+        "zlib": (-1, -1, 9),
+        "bzip2": (9, 1, 9),
+        "xz": (6, 0, 9),
+        "zstd": (3, 1, 22),
+        "blosc": (5, 0, 9),
+    }
 
     chunk_shape: Vec3 | None = shape("A block [voxels], which holds all channels.", (64, 64, 64))
     compression: str | None = choice("Compression of blocks; zstd and blosc are extensions of N5, and need the extra zarr.", ("raw", *levels), "gzip")

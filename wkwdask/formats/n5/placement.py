@@ -5,12 +5,12 @@ order in which they are tried here; malformed attributes are ignored.
 
 1. ``transform``, also in ``multiscales``: voxel size and center of the first voxel of one array
    (Janelia COSEM, WEBKNOSSOS).
-2. ``pixelResolution``, ``downsamplingFactors`` and ``scales``: voxel size of the full resolution, and
-   factors of each level (n5-viewer, BigDataViewer).
+2. ``pixelResolution``, ``downsamplingFactors`` and ``scales``: voxel size of the full resolution,
+   and factors of each level (n5-viewer, BigDataViewer).
 3. ``resolution``, ``units`` and ``offset``: beside factors the voxel size of the full resolution
-   (Neuroglancer, Paintera), else that of one array (tensorstore); without ``units`` in nm, but in a time
-   point of BigDataViewer, whose XML states the unit. ``offset`` is the position of the
-   first voxel in the unit of ``resolution``, which is 1 if it is missing (Paintera, ``N5Helpers``).
+   (Neuroglancer, Paintera), else that of one array (tensorstore); without ``units`` in nm, but in a
+   time point of BigDataViewer, whose XML states the unit. ``offset`` is the position of the first
+   voxel in the unit of ``resolution``, which is 1 if it is missing (Paintera, ``N5Helpers``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Placement(NamedTuple):
 
 
 def _xyz_values(values: Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
-    """Return the values of x, y, z from a list with one number per axis, or with just these three."""
+    """Return the values of x, y, z from a list with one number per axis, or with just these
+    three."""
     has_xyz_only = isinstance(values, (list, tuple)) and len(values) == 3 != len(letters)
     return xyz_values(values, "xyz" if has_xyz_only else letters, default)
 
@@ -137,7 +138,8 @@ def place_levels(
 
 
 def level_sizes(levels: Sequence[LevelMetadata]) -> list[Lengths | None]:
-    """Return comparable voxel sizes of levels by what all state: their transforms, else their factors, else their shapes."""
+    """Return comparable voxel sizes of levels by what all state: their transforms, else their
+    factors, else their shapes."""
     transforms = [level.transform for level in levels if level.transform is not None]
     if len(transforms) == len(levels) and len({transform.is_nm for transform in transforms}) == 1:
         return [transform.scale for transform in transforms]
@@ -158,7 +160,8 @@ class LevelMetadata:
     factors: Lengths | None
     transform: Placement | None
     resolution: _Resolution | None
-    """Voxel size of the full resolution, or of this array if it has no factors and states the size itself."""
+    """Voxel size of the full resolution, or of this array if it has no factors and states the size
+    itself."""
     offset: Lengths | None
     """Position of the first voxel, in the unit of the resolution."""
 
@@ -201,7 +204,9 @@ class LevelMetadata:
         if self.transform is not None and self.transform.is_nm == (lengths_nm is not None):
             first = self._first_voxel(self, _ONE)
             shift = [(place - length * n) / length for place, length, n in zip(self.transform.center, self.transform.scale, first, strict=True)]
-        else:  # factors count from the corner of the full resolution, whose voxel 0 has its center at 0
+        else:
+            # factors count from the corner of the full resolution, whose voxel 0 has its center at
+            # 0
             shift = [(1 - 1 / factor) / 2 for factor in self.factors or _ONE]
         return scale_lengths(base, [part if abs(part) > _ROUNDING else 0.0 for part in shift])
 
@@ -212,11 +217,13 @@ class LevelMetadata:
         return self.factors is None and isinstance(document.get("resolution"), list) and self.resolution is not None
 
     def _has_other_size(self, base: LevelMetadata) -> bool:
-        """Return whether the resolution is that of this array, since the finest level states another one."""
+        """Return whether the resolution is that of this array, since the finest level states
+        another one."""
         return self.states_own_size and base.states_own_size and self.lengths_nm != base.lengths_nm
 
     def _transforms(self, base: LevelMetadata) -> tuple[Placement, Placement] | None:
-        """Return the placements of this level and the finest one, None if they are not stated in one unit."""
+        """Return the placements of this level and the finest one, None if they are not stated in
+        one unit."""
         if self.transform is None:
             return None
         stated = base.transform
@@ -226,7 +233,8 @@ class LevelMetadata:
         return (self.transform, stated) if self.transform.is_nm == stated.is_nm else None
 
     def ratio_to(self, base: LevelMetadata) -> Lengths | None:
-        """Return the size of a voxel relative to the finest level: by transforms, factors or voxel sizes, or guessed from the shapes."""
+        """Return the size of a voxel relative to the finest level: by transforms, factors or voxel
+        sizes, or guessed from the shapes."""
         transforms = self._transforms(base)
         if transforms is not None:
             return factors_by_shape(ratio_of(transforms[0].scale, transforms[1].scale), base.size, self.size)
@@ -241,7 +249,8 @@ class LevelMetadata:
         return guess if min(guess) >= 1 else None
 
     def place_faults(self, base: LevelMetadata) -> Iterator[tuple[str, str, str]]:
-        """Yield kind, found and expected values where the level does not cover the voxels of the finest one."""
+        """Yield kind, found and expected values where the level does not cover the voxels of the
+        finest one."""
         transforms, sizes = self._transforms(base), (self.size, base.size)
         if transforms is not None:
             placements: tuple[Placement, ...] = transforms

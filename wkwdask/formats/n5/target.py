@@ -1,4 +1,5 @@
-"""Targets of writes: the folder of an N5 dataset or group, and the storage and names of new datasets."""
+"""Targets of writes: the folder of an N5 dataset or group, and the storage and names of new
+datasets."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ _MAX_BLOCK_LEN = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class N5Target(TargetFolder):
-    """Local folder of a dataset or group, existing or new; implements :class:`wkwdask.model.target_image.TargetImage`."""
+    """Local folder of a dataset or group, existing or new; implements
+    :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     root: str
@@ -55,7 +57,8 @@ class N5Target(TargetFolder):
     others: tuple[str, ...] = ()
     """Existing levels of the group that stay unchanged."""
     levels: Mapping[Mag, tuple[str, Vec3]] = field(default_factory=dict)
-    """Name and first voxel [voxels of the mag] of existing levels, if new levels are computed from one of them; else empty."""
+    """Name and first voxel [voxels of the mag] of existing levels, if new levels are computed from
+    one of them; else empty."""
     stated: tuple[str, ...] = ()
     """Names of all existing levels, usable or not."""
     stored: tuple[tuple[str, LevelMetadata], ...] = ()
@@ -82,7 +85,8 @@ class N5Target(TargetFolder):
         self._check_mags(mags, new_names)
         edit = N5Edit(self.root, self.group, tuple(zip(new_names, geometries, strict=True)), self._others_with(names, base))
         self._check_setup(edit, axes)
-        if edit.makes_room and existing == "error" and not self.levels.keys().isdisjoint(mags):  # with other folders, the job itself finds what exists
+        if edit.makes_room and existing == "error" and not self.levels.keys().isdisjoint(mags):
+            # with other folders, the job itself finds what exists
             raise ExistsError(f'{self.folder}: has {", ".join(str(mag) for mag in mags if mag in self.levels)}; existing="overwrite" replaces it')
         # journals of a single dataset keep its settings without a list
         journal_settings = settings[0] if len(settings) == 1 else {"datasets": settings}
@@ -98,17 +102,20 @@ class N5Target(TargetFolder):
         return self._root.level_folder(name, [other for other in self.stated if other != name])
 
     def _names_with(self, mags: Sequence[Mag]) -> dict[Mag, str]:
-        """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so levels after a new one can get another number."""
+        """Return the names of all levels beside new ones. N5 numbers levels from fine to coarse, so
+        levels after a new one can get another number."""
         order = sorted({*self.levels, *mags} if self.levels else (), key=lambda mag: (mag.maximum, mag.factors))
         names = {mag: self.levels[mag][0] for mag in order if mag in self.levels}
         numbers = [number for name in names.values() if (number := level_number(name)) is not None]
-        is_ordered = numbers == sorted(numbers)  # other levels keep their numbers, which tell nothing
+        # other levels keep their numbers, which tell nothing
+        is_ordered = numbers == sorted(numbers)
         usable = set(names.values())
         taken = {level_number(name) for name in self.stated if name not in usable}
         last = -1 if is_ordered else max(numbers)
         for mag in order:
             number = level_number(names[mag]) if mag in names else 0
-            if number is None or (mag in names and not is_ordered):  # named by other software: its place is that in `multiscales`
+            if number is None or (mag in names and not is_ordered):
+                # named by other software: its place is that in `multiscales`
                 continue
             last = max(last + 1, number)
             while last in taken:
@@ -117,7 +124,8 @@ class N5Target(TargetFolder):
         return names
 
     def _others_with(self, names: Mapping[Mag, str], base: LevelGeometry) -> tuple[tuple[str, str, LevelGeometry], ...]:
-        """Return names now and afterwards, and geometries, of the existing levels; empty if nothing changes."""
+        """Return names now and afterwards, and geometries, of the existing levels; empty if nothing
+        changes."""
         if not self.levels or (MAG_1 in self.levels and all(names[mag] == name for mag, (name, _) in self.levels.items())):
             return ()
         others, finest, size = [], min(self.levels, key=lambda mag: (mag.maximum, mag.factors)), base.base_lengths_nm
@@ -135,7 +143,8 @@ class N5Target(TargetFolder):
             others.append((name, names[mag], after))
         return tuple(sorted(others, key=lambda other: level_number(other[0]) or 0))
 
-    # In a setup of BigDataViewer, one list states the factors of levels by their numbers, for all time points.
+    # In a setup of BigDataViewer, one list states the factors of levels by their numbers, for all
+    # time points.
 
     @property
     def _setup(self) -> str | None:
@@ -144,7 +153,8 @@ class N5Target(TargetFolder):
         return setup if setup is not None and other_time_points(str(self.group)) else None
 
     def _names_in_setup(self, mags: Sequence[Mag]) -> dict[Mag, str]:
-        """Return the names of all levels beside new ones: those of the list of the setup, and the next ones."""
+        """Return the names of all levels beside new ones: those of the list of the setup, and the
+        next ones."""
         listed, axes = setup_factors(str(self._setup)), next((level.names for _, level in self.stored), ("x", "y", "z"))
         names = {mag: name for mag, (name, _) in self.levels.items()}
         free = max([len(listed), *(number + 1 for number in map(level_number, self.stated) if number is not None)])
@@ -155,7 +165,8 @@ class N5Target(TargetFolder):
         return names
 
     def _check_setup(self, edit: N5Edit, axes: Sequence[Sequence[str]]) -> None:
-        """Raise UnsupportedError if the list of a setup would state other factors than those of a level."""
+        """Raise UnsupportedError if the list of a setup would state other factors than those of a
+        level."""
         if self._setup is None:
             return
         listed, new = setup_factors(self._setup), [(name, geometry.factors(names)) for (name, geometry), names in zip(edit.levels, axes, strict=True)]
@@ -171,14 +182,16 @@ class N5Target(TargetFolder):
                 )
 
     def _check_mags(self, mags: Sequence[Mag], new_names: Sequence[str]) -> None:
-        """Raise ExistsError if a level beside the finest one would have the mag of another level."""
+        """Raise ExistsError if a level beside the finest one would have the mag of another
+        level."""
         finest = None if self.levels else self._remaining_finest(new_names)
         for name, level in self.stored:
             if finest is not None and name not in new_names and (mag := mag_from_ratio(level.ratio_to(finest))) in mags:
                 raise ExistsError(f"{self.group}: {name} is mag {mag} already; mag= states the mag of a new level beside it")
 
     def _shift_warnings(self, specs: Sequence[LevelSpec], new_names: Sequence[str]) -> Iterator[Warning]:
-        """Yield a warning for each added level that other software shows elsewhere: it lets all levels start where the finest one does."""
+        """Yield a warning for each added level that other software shows elsewhere: it lets all
+        levels start where the finest one does."""
         finest = self._remaining_finest(new_names)
         if self.levels:
             base, first = min(((mag, offset) for mag, (_, offset) in self.levels.items()), key=lambda level: (level[0].maximum, level[0].factors))
@@ -207,7 +220,8 @@ class N5Target(TargetFolder):
 
     @property
     def _is_placed_by_transforms(self) -> bool:
-        """Whether other software places all levels of the group by their transforms, since nothing else describes them."""
+        """Whether other software places all levels of the group by their transforms, since nothing
+        else describes them."""
         if self.group is None or not self.stored or not all(level.transform for _, level in self.stored):
             return False
         store = FolderStore(self.group)
@@ -215,7 +229,8 @@ class N5Target(TargetFolder):
         return not has_lists(attributes) and "axes" not in attributes
 
     def _axes(self, spec: LevelSpec, new_names: Sequence[str]) -> tuple[str, ...]:
-        """Return the axis names of a new dataset, x first: those of the other levels, and the axes that these lack."""
+        """Return the axis names of a new dataset, x first: those of the other levels, and the axes
+        that these lack."""
         names = next((level.names for name, level in self.stored if name not in new_names or self.levels), ("x", "y", "z"))
         letters = list(map(axis_letter, names))
         lengths = dict(zip("xyzc", (*spec.box.size, spec.num_channels), strict=True))
@@ -259,7 +274,8 @@ class N5Target(TargetFolder):
 
 @dataclass(frozen=True, slots=True)
 class DatasetTarget(TargetFolder):
-    """Single dataset that is stored again with other blocks or compression; shape, type, axes and attributes stay."""
+    """Single dataset that is stored again with other blocks or compression; shape, type, axes and
+    attributes stay."""
 
     prefix: ClassVar[str] = PREFIX
 
@@ -307,7 +323,8 @@ def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None, nam
 
 
 def n5_target(destination: Destination) -> N5Target:
-    """Return the target of a dataset: the named folder, or a level in it if the levels of an image are written."""
+    """Return the target of a dataset: the named folder, or a level in it if the levels of an image
+    are written."""
     folder = _local_folder(destination.url, allow_external=destination.allow_external)
     if destination.names_image and not destination.all_mags and destination.mag not in (None, MAG_1):
         raise ValueError(f"{destination.url} gets its finest level of images: mag= is not for it")
@@ -326,7 +343,8 @@ def target_beside(image: Image) -> N5Target:
 
 
 def _target_in(folder: str, destination: Destination, others: tuple[str, ...]) -> N5Target:
-    """Return the target of a dataset folder, after checks of the folder and all folders above it."""
+    """Return the target of a dataset folder, after checks of the folder and all folders above
+    it."""
     is_level = level_number(basename(folder)) is not None
     for path in (folder, dirname(folder)) if is_level else (folder,):
         if contains_wkw(path):
@@ -369,7 +387,8 @@ def _stored_voxel_size(group: str, name: str, stored: Sequence[tuple[str, LevelM
 
 
 def _other_levels(group: str, destination: Destination) -> list[str]:
-    """Return the existing levels of a group that a write to its first levels does not replace; raises ExistsError if their voxel size differs."""
+    """Return the existing levels of a group that a write to its first levels does not replace;
+    raises ExistsError if their voxel size differs."""
     numbers = [number for number in map(level_number, files.listdir(group)) if number is not None] if files.isdir(group) else []
     others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(destination.all_mags)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
     stored_lengths = _stored_voxel_size(group, "s0", _stored_levels(group)) if others else None

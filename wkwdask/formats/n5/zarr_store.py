@@ -1,4 +1,5 @@
-"""Read-only zarr store over N5 data: each ``zarr.json`` is derived from the ``attributes.json`` on request. Imports zarr."""
+"""Read-only zarr store over N5 data: each ``zarr.json`` is derived from the ``attributes.json`` on
+request. Imports zarr."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def open_n5_store(url: str | os.PathLike[str]) -> N5Store:
 
 
 class N5Store(WrapperStore[Any]):
-    """N5 data under the keys of Zarr v3. Blocks need no translation: their keys are those of the chunk key encoding ``v2`` with ``/``."""
+    """N5 data under the keys of Zarr v3. Blocks need no translation: their keys are those of the
+    chunk key encoding ``v2`` with ``/``."""
 
     def _with_store(self, store: Store) -> N5Store:
         return type(self)(store)
@@ -49,7 +51,8 @@ class N5Store(WrapperStore[Any]):
         return None if document is None else prototype.buffer.from_bytes(json.dumps(document).encode())
 
     async def _document(self, prefix: str) -> dict[str, Any] | None:
-        """Return the ``zarr.json`` of a group or dataset, or None. A non-empty folder without attributes is a group, unless it contains blocks."""
+        """Return the ``zarr.json`` of a group or dataset, or None. A non-empty folder without
+        attributes is a group, unless it contains blocks."""
         attributes = await self._attributes(prefix)
         if attributes is not None and is_dataset(attributes):
             source = f"{prefix}{FILE_NAME}"

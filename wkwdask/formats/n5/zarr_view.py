@@ -1,4 +1,5 @@
-"""N5 data as Zarr v3: the ``zarr.json`` of each group and dataset, written beside the ``attributes.json`` or removed."""
+"""N5 data as Zarr v3: the ``zarr.json`` of each group and dataset, written beside the
+``attributes.json`` or removed."""
 
 from __future__ import annotations
 
@@ -59,9 +60,13 @@ def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[
     shuffle = shuffle if 0 <= shuffle <= 2 else 2 if itemsize == 1 else 1
     name = compression.option("cname")
     return _codec(
-        "blosc", typesize=itemsize, cname=name if name in _BLOSC_NAMES else "blosclz", clevel=_whole(compression.option("clevel"), 5),
-        shuffle=_BLOSC_SHUFFLES[shuffle], blocksize=_whole(compression.option("blocksize"), 0),
-    )  # fmt: skip
+        "blosc",
+        typesize=itemsize,
+        cname=name if name in _BLOSC_NAMES else "blosclz",
+        clevel=_whole(compression.option("clevel"), 5),
+        shuffle=_BLOSC_SHUFFLES[shuffle],
+        blocksize=_whole(compression.option("blocksize"), 0),
+    )
 
 
 def _codec(name: str, **configuration: Any) -> dict[str, Any]:
@@ -102,7 +107,8 @@ def from_zarr_codec(codec: dict[str, Any]) -> Compression | None:
 FORMS = ("n5_default", "offset")
 CODEC_NAME = "n5_default"
 N5_MARK = "_n5"
-"""Attribute with the N5 storage of a dataset; it marks a ``zarr.json`` that was derived from an ``attributes.json``."""
+"""Attribute with the N5 storage of a dataset; it marks a ``zarr.json`` that was derived from an
+``attributes.json``."""
 
 
 def n5_array_document(dataset: N5Dataset, source: str, form: str = CODEC_NAME, axes: Sequence[str] | None = None, mode: int = 0) -> dict[str, Any]:
@@ -129,7 +135,8 @@ def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inner_codecs(num_axes: int, compressor: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the Zarr codecs of the values of a block: reversed axes (N5 stores the first axis fastest), big-endian, at most one compressor."""
+    """Return the Zarr codecs of the values of a block: reversed axes (N5 stores the first axis
+    fastest), big-endian, at most one compressor."""
     transpose = {"name": "transpose", "configuration": {"order": list(range(num_axes))[::-1]}}
     return [transpose, {"name": "bytes", "configuration": {"endian": "big"}}, *([] if compressor is None else [dict(compressor)])]
 
@@ -138,7 +145,8 @@ Documents = dict[str, dict[str, Any]]
 
 
 def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Documents:
-    """Return each ``zarr.json`` of N5 data by its key; see :func:`wkwdask.api.zarr_views.n5_as_zarr`."""
+    """Return each ``zarr.json`` of N5 data by its key; see
+    :func:`wkwdask.api.zarr_views.n5_as_zarr`."""
     if form not in FORMS:
         raise ValueError(f"form must be {' or '.join(map(repr, FORMS))}, got {form!r}")
     root = location_of(url)
@@ -170,7 +178,8 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
     for key, volume in _other_datasets(root) if store.is_local else ():
         if _document_key(key) not in documents:
             add(key, volume, declared_axis_names(dataset_of(volume)))
-    # A level that images do not support, for example because of its axes, may still be a plain Zarr array.
+    # A level that images do not support, for example because of its axes, may still be a plain Zarr
+    # array.
     for name, error in broken.items():
         if name not in documents:
             raise error
@@ -186,7 +195,8 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
 
 
 def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
-    """Return the images of N5 data. A local folder without images may contain datasets with other axes, which Zarr supports as plain arrays."""
+    """Return the images of N5 data. A local folder without images may contain datasets with other
+    axes, which Zarr supports as plain arrays."""
     try:
         return find_n5_layers(url)
     except UnsupportedError:
@@ -228,7 +238,8 @@ def _axes(volume: StoredArray) -> str:
 
 
 def _image(layer: Image) -> dict[str, Any] | None:
-    """Return a group as an OME-NGFF image, None if it has other than spatial axes: OME-NGFF lists channels before space, N5 after."""
+    """Return a group as an OME-NGFF image, None if it has other than spatial axes: OME-NGFF lists
+    channels before space, N5 after."""
     arrays = [(level, level.open()) for level in layer.levels if not level.problem]
     axes = {_axes(volume) for _, volume in arrays}
     if len(axes) != 1 or any(not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes):
@@ -243,7 +254,8 @@ def _image(layer: Image) -> dict[str, Any] | None:
 
 
 def _common_block_mode(volume: StoredArray) -> int:
-    """Return the mode of all blocks; raises UnsupportedError if a block is truncated or of another mode, because ``offset`` has one header for all blocks."""
+    """Return the mode of all blocks; raises UnsupportedError if a block is truncated or of another
+    mode, because ``offset`` has one header for all blocks."""
     dataset, naming = dataset_of(volume), volume.naming
     if not volume.can_list or not isinstance(naming, GridNaming):
         raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks with equal headers, and the blocks of a remote dataset cannot be listed')
@@ -266,11 +278,13 @@ def _common_block_mode(volume: StoredArray) -> int:
     return expected[next(iter(first_paths))] if first_paths else 0
 
 
-# ------------------------------------------------------------------------------------------------ files
+# ------------------------------------------------------------------------------------------------
+# files
 
 
 def write_documents(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> None:
-    """Write each ``zarr.json`` beside its ``attributes.json``; arrays first, so that a group never lists a missing one."""
+    """Write each ``zarr.json`` beside its ``attributes.json``; arrays first, so that a group never
+    lists a missing one."""
     root = _checked_root(url, documents, allow_external=allow_external)
     with locked_file(f"{root}/{ZARR_NAME}", f"writing of {root}/{ZARR_NAME}"):
         for name in sorted(documents, key=lambda name: -name.count("/")):
@@ -286,7 +300,8 @@ def remove_documents(url: str | os.PathLike[str], documents: Documents, *, allow
 
 
 def _checked_root(url: str | os.PathLike[str], documents: Documents, *, allow_external: bool) -> str:
-    """Return the local folder of the documents; raises ExistsError if other software wrote one of them, UnsupportedError if links lead outside."""
+    """Return the local folder of the documents; raises ExistsError if other software wrote one of
+    them, UnsupportedError if links lead outside."""
     root = location_of(url)
     if not open_store(root).is_local:
         raise UnsupportedError(f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container")

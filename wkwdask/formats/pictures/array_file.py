@@ -1,6 +1,8 @@
-"""Volumes of one array in a file: ``.npy``, HDF5, MRC, or raw bytes at an offset. The axes may have any order.
+"""Volumes of one array in a file: ``.npy``, HDF5, MRC, or raw bytes at an offset. The axes may have
+any order.
 
-A read of a box reads only the rows or chunks that the box touches. Files are not memory-mapped, since a read beyond a truncated file would kill the process.
+A read of a box reads only the rows or chunks that the box touches. Files are not memory-mapped,
+since a read beyond a truncated file would kill the process.
 """
 
 from __future__ import annotations
@@ -42,26 +44,30 @@ if TYPE_CHECKING:
 
 
 _MAX_LINKS = 64
-_PATTERN = re.compile(r"%\d*b")  # placeholder for a block number in the sources of an unlimited virtual dataset (`H5Pset_virtual`)
+# placeholder for a block number in the sources of an unlimited virtual dataset (`H5Pset_virtual`)
+_PATTERN = re.compile(r"%\d*b")
 
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
     files.check_regular(path)
     h5py = import_extra("h5py", path, extra)
     with reading(path, "HDF5 file"):
-        # The real path, since HDF5 resolves relative external links against the folder of the opened name.
+        # The real path, since HDF5 resolves relative external links against the folder of the
+        # opened name.
         return h5py.File(files.realpath(path), "r", **options)
 
 
 def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
-    """Return the item of a name in an HDF5 file, or None; other files are followed in the same folder, or anywhere if ``allow_external``."""
+    """Return the item of a name in an HDF5 file, or None; other files are followed in the same
+    folder, or anywhere if ``allow_external``."""
     path = abspath(file.filename)
     with reading(f"{path}:/{key.lstrip('/')}", "HDF5 dataset"):
         return _LinkResolver(dirname(files.realpath(path)), allow_external=allow_external).item(file, key, path)
 
 
 def check_filters(data: Any, name: str) -> None:
-    """Raise ModuleNotFoundError if a dataset is compressed with a filter that is not installed; ``hdf5plugin`` is imported where HDF5 itself lacks one."""
+    """Raise ModuleNotFoundError if a dataset is compressed with a filter that is not installed;
+    ``hdf5plugin`` is imported where HDF5 itself lacks one."""
     h5z, plist = import_extra("h5py", name).h5z, data.id.get_create_plist()
     for number, _, _, title in map(plist.get_filter, range(plist.get_nfilters())):
         if h5z.filter_avail(number):
@@ -76,12 +82,14 @@ def check_filters(data: Any, name: str) -> None:
 class _LinkResolver:
     """Resolver of names in HDF5 files that rejects data outside of a folder."""
 
-    # A crafted file must not make wkwdask read files that its user did not name. HDF5 leads to other files in three ways: external links,
-    # external storage, and virtual datasets. The library follows all of them silently, so each is checked first.
+    # A crafted file must not make wkwdask read files that its user did not name. HDF5 leads to
+    # other files in three ways: external links, external storage, and virtual datasets. The library
+    # follows all of them silently, so each is checked first.
 
     def __init__(self, folder: str, *, allow_external: bool) -> None:
         self._folder, self._allow_external = folder, allow_external
-        self._open_datasets: set[tuple[str, str]] = set()  # virtual datasets whose sources are being checked
+        # virtual datasets whose sources are being checked
+        self._open_datasets: set[tuple[str, str]] = set()
 
     def item(self, file: Any, key: str, path: str, links: int = 0) -> Any:
         """Resolve a name link by link, and check the storage of the dataset at its end."""
@@ -103,7 +111,8 @@ class _LinkResolver:
             if isinstance(link, h5py.ExternalLink):
                 other = self._allowed(path, join(dirname(path), link.filename), f"the link {name}")
                 return self.item(open_hdf5(other), "/".join((link.path, *names)), other, links) if files.exists(other) else None
-            # a soft link: an absolute path starts again at the root, a relative one at the current group
+            # a soft link: an absolute path starts again at the root, a relative one at the current
+            # group
             if link.path.startswith("/"):
                 found = file
             names.extendleft(reversed(link.path.split("/")))
@@ -121,7 +130,8 @@ class _LinkResolver:
         return other
 
     def _check_external(self, data: Any, path: str) -> None:
-        """Check the files of external storage. HDF5 resolves their names against the current folder."""
+        """Check the files of external storage. HDF5 resolves their names against the current
+        folder."""
         remaining = data.size * data.dtype.itemsize
         for name, offset, max_nbytes in data.external or ():
             other = self._allowed(path, abspath(name), f"external storage of {data.name}")
@@ -203,7 +213,8 @@ class ArrayRef:
 
 
 def _opened(ref: ArrayRef) -> Any:
-    """Return the open dataset; a few stay open. The process id is part of the key, since a forked process must not share HDF5 handles."""
+    """Return the open dataset; a few stay open. The process id is part of the key, since a forked
+    process must not share HDF5 handles."""
     key = (os.getpid(), ref.path, ref.key, ref.stamp)
     array = _open_files.get(key)
     if array is None:
@@ -214,7 +225,8 @@ def _opened(ref: ArrayRef) -> Any:
 
 
 def _unpacked(ref: ArrayRef) -> files.OpenFile:
-    """Return the unpacked file of a gzipped one. Each process unpacks it once, to a file without a name that the system frees with the process."""
+    """Return the unpacked file of a gzipped one. Each process unpacks it once, to a file without a
+    name that the system frees with the process."""
     (file,) = _unpacked_files.get_or_make([(os.getpid(), ref.path, ref.stamp)], lambda _: [_unpack(ref)])
     return file
 
@@ -237,8 +249,10 @@ def _unpack(ref: ArrayRef) -> files.OpenFile:
 
 
 def _read_bytes(ref: ArrayRef, where: tuple[slice, ...], file: files.OpenFile) -> npt.NDArray[Any]:
-    """Read a box of an array in C order, with one read for each index of the axes before the last two."""
-    # Each read covers whole consecutive rows, since many small reads are slower; the columns of the box are then cut out:
+    """Read a box of an array in C order, with one read for each index of the axes before the last
+    two."""
+    # Each read covers whole consecutive rows, since many small reads are slower; the columns of the
+    # box are then cut out:
     #     . . . . . . .
     #     r r X X X r r    X: in the box
     #     r r X X X r r    r: read and dropped
@@ -264,7 +278,8 @@ def _read_bytes(ref: ArrayRef, where: tuple[slice, ...], file: files.OpenFile) -
 class ArrayVolume(PlainVolume, RandomAccessVolume):
     ref: ArrayRef
     axes: str
-    """A letter of ``c``, ``z``, ``y``, ``x`` for each axis; ``-`` for an axis of length 1 without meaning."""
+    """A letter of ``c``, ``z``, ``y``, ``x`` for each axis; ``-`` for an axis of length 1 without
+    meaning."""
     origin: Vec3
     """Absolute voxel of element 0."""
     box: BoundingBox
@@ -316,7 +331,8 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
         voxels = self.ref.read(where)
         if voxels.shape != tuple(part.stop - part.start for part in where):
             raise CorruptError(f"{self.name}: reads with shape {voxels.shape}, expected {tuple(part.stop - part.start for part in where)}")
-        # Drop the axes without meaning, put missing ones of length 1 in front, and transpose to (c, x, y, z).
+        # Drop the axes without meaning, put missing ones of length 1 in front, and transpose to (c,
+        # x, y, z).
         named = [letter for letter in self.axes if letter != "-"]
         missing = [letter for letter in "cxyz" if letter not in named]
         voxels = voxels.reshape((1,) * len(missing) + tuple(lengths[letter] for letter in named))
@@ -338,7 +354,8 @@ def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
 
 
 def named_axes(names: Sequence[str | None], shape: tuple[int, ...], name: str) -> str:
-    """Return the axes of an array by their names, else the usual ones for its number of dimensions: channels first, then sections."""
+    """Return the axes of an array by their names, else the usual ones for its number of dimensions:
+    channels first, then sections."""
     extra = max(0, len(shape) - 4)
     has_usual = len(shape) > 1 and shape[:extra] == (1,) * extra
     return axes_of(names, shape, name, usual="-" * extra + "czyx"[-len(shape) :] if has_usual else "")
@@ -368,7 +385,8 @@ def bytes_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> Arr
 
 
 def gzip_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> ArrayRef:
-    """Return the reference to an array in C order at an offset of an unpacked file. A file that is too short is an error of the first read."""
+    """Return the reference to an array in C order at an offset of an unpacked file. A file that is
+    too short is an error of the first read."""
     stamp = file_stamp(path)
     check_plausible(offset + math.prod(shape) * np.dtype(dtype).itemsize, stamp[0], f"{path}: the header")
     return ArrayRef("gzip", path, "", tuple(shape), np.dtype(dtype).str, _rows(shape), offset, stamp)

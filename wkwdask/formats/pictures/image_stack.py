@@ -1,4 +1,5 @@
-"""Volume of a stack of images, one slice for each z. Slices are decoded when they are read; no file stays open and nothing is cached."""
+"""Volume of a stack of images, one slice for each z. Slices are decoded when they are read; no file
+stays open and nothing is cached."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class ImageStack(PlainVolume):
     tile_shape: tuple[int, int]
     """Smallest box that can be decoded along x, y [pixels]."""
     notes: str | None = None
-    """Folder for notes on slices that cannot be decoded and read as zeros; None if such a slice is an error."""
+    """Folder for notes on slices that cannot be decoded and read as zeros; None if such a slice is
+    an error."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -103,13 +105,15 @@ class ImageStack(PlainVolume):
         return decoded
 
     def with_zero_fill(self, folder: str) -> ImageStack:
-        """Return a stack whose undecodable sections read as zeros, with a note on each in a folder."""
+        """Return a stack whose undecodable sections read as zeros, with a note on each in a
+        folder."""
         return replace(self, notes=folder)
 
     @contextmanager
     def cached(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
         """Yield a stack for reads of ``reading_shape`` that decodes each slice once."""
-        # If a read is smaller than the parts that must be decoded at once, their other cells wait in a scratch file:
+        # If a read is smaller than the parts that must be decoded at once, their other cells wait
+        # in a scratch file:
         #     decoded: +-------+-------+        reads: (0, 0) now
         #              | 0, 0  | 1, 0  |               (1, 0) later, from the scratch file
         #              +-------+-------+
@@ -143,7 +147,8 @@ class ImageStack(PlainVolume):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ScratchStack(ImageStack):
-    """Stack whose slices are decoded whole on the first read, and kept in a scratch file, cut into the cells of later reads."""
+    """Stack whose slices are decoded whole on the first read, and kept in a scratch file, cut into
+    the cells of later reads."""
 
     cell_shape: tuple[int, int]
     """Shape of one read along x, y [voxels]."""

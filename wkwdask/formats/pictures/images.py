@@ -1,6 +1,8 @@
-"""Read single images: PNG and JPEG by Pillow, TIFF pages by tifffile. First the headers as slices, then pixels.
+"""Read single images: PNG and JPEG by Pillow, TIFF pages by tifffile. First the headers as slices,
+then pixels.
 
-Pixels are the stored values: an image with a palette reads as indices, an image with one bit as 0 and 1.
+Pixels are the stored values: an image with a palette reads as indices, an image with one bit as 0
+and 1.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = (*TIFF_SUFFIXES, ".png", ".jpg", ".jpeg")
 
-# Pillow's modes with their data type and channels. Pillow reduces 16-bit color images to 8 bits, so imagecodecs reads those.
+# Pillow's modes with their data type and channels. Pillow reduces 16-bit color images to 8 bits, so
+# imagecodecs reads those.
 _MODES = {"1": ("uint8", 1), "L": ("uint8", 1), "P": ("uint8", 1), "LA": ("uint8", 2), "RGB": ("uint8", 3), "RGBA": ("uint8", 4), "I;16": ("uint16", 1)}
-# PNG specification, section 11.2.1 (IHDR): byte 24 of the file is the bit depth, byte 25 the color type
+# PNG specification, section 11.2.1 (IHDR): byte 24 of the file is the bit depth, byte 25 the color
+# type
 _PNG_HEAD_NBYTES = 26
 _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # by color type: gray, RGB, gray and alpha, RGBA
 
@@ -62,16 +66,19 @@ def _read_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
 
 
 def _reraise_system_error(error: Exception) -> None:
-    # An error with an errno comes from the system, such as a failing disk: the file itself may be intact.
+    # An error with an errno comes from the system, such as a failing disk: the file itself may be
+    # intact.
     if isinstance(error, OSError) and error.errno is not None:
         raise error
 
 
-# ------------------------------------------------------------------------------------------------ PNG and JPEG
+# ------------------------------------------------------------------------------------------------
+# PNG and JPEG
 
 
 def _open_image(path: str, file: Any) -> Any:
-    """Open an image by the suffix of its name. ``Image.open`` rejects large sections as decompression bombs."""
+    """Open an image by the suffix of its name. ``Image.open`` rejects large sections as
+    decompression bombs."""
     from PIL import JpegImagePlugin, PngImagePlugin
 
     return PngImagePlugin.PngImageFile(file, path) if path.lower().endswith(".png") else JpegImagePlugin.JpegImageFile(file, path)

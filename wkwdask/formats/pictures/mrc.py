@@ -1,4 +1,5 @@
-"""MRC files, as volumes of one array: the header by mrcfile, voxels by reads at offsets. A gzipped file is unpacked to a scratch file first."""
+"""MRC files, as volumes of one array: the header by mrcfile, voxels by reads at offsets. A gzipped
+file is unpacked to a scratch file first."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ MRC_SUFFIXES = (".mrc", ".rec", ".st", ".map", ".ccp4", ".mrcs", ".ali", ".preal
 _IMOD_BYTES = slice(152, 160)  # imodStamp and imodFlags in the header (IMOD's MRC file format)
 _IMOD_STAMP = 1146047817
 _DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}  # MRC2014, MODE (word 4)
-_VOLUME_STACKS = range(401, 631)  # MRC2014, ISPG (word 23): 400 more than the space group of each volume
+# MRC2014, ISPG (word 23): 400 more than the space group of each volume
+_VOLUME_STACKS = range(401, 631)
 
 
 class MrcArray(NamedTuple):
@@ -57,14 +59,16 @@ def open_mrc(path: str) -> MrcArray:
         notes.append(f"{path}: a stack of {shape[0] // depth} volumes of {depth} sections each, read as {shape[0]} consecutive sections")
     # Some software leaves the words mapc, mapr and maps (17 to 19) at zero.
     stored = [{1: "x", 2: "y", 3: "z"}.get(n, str(n)) if any(maps) else None for n in reversed(maps)]
-    # MRC2014: mode 0 is int8. IMOD writes uint8 in that mode, unless bit 0 of its flags says that bytes are signed.
+    # MRC2014: mode 0 is int8. IMOD writes uint8 in that mode, unless bit 0 of its flags says that
+    # bytes are signed.
     dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _DTYPES[mode]
     make_ref = gzip_ref if path.lower().endswith(".gz") else bytes_ref
     return MrcArray(make_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset), stored, size, tuple(notes))
 
 
 def _header(path: str) -> tuple[Any, list[float], list[str]]:
-    """Read the header. Files from before MRC2014 have no MAP string and no machine stamp: what mrcfile reports of these becomes a note."""
+    """Read the header. Files from before MRC2014 have no MAP string and no machine stamp: what
+    mrcfile reports of these becomes a note."""
     mrcfile = import_extra("mrcfile", path)
     with reading(path, "MRC file"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

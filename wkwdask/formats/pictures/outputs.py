@@ -1,6 +1,8 @@
-"""Export targets: ``.npy``, Zarr and folders of TIFFs, written box by box in any order, and single TIFF files, written section by section.
+"""Export targets: ``.npy``, Zarr and folders of TIFFs, written box by box in any order, and single
+TIFF files, written section by section.
 
-Each target is written in the hidden folder of the export, which renames it to its final path once it is complete.
+Each target is written in the hidden folder of the export, which renames it to its final path once
+it is complete.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 SLAB_NBYTES = 256 << 20
 _STRETCH_NBYTES = 64 << 20
 _ZARR_SHARD_NBYTES = 128 << 20
-_BIG_TIFF_NBYTES = 3 << 30  # of raw voxels; the 32-bit offsets of classic TIFF end at 4 GiB, and tags need a part of that
+# of raw voxels; the 32-bit offsets of classic TIFF end at 4 GiB, and tags need a part of that
+_BIG_TIFF_NBYTES = 3 << 30
 _TILE_VX = 512
 _SECTION_NAME = re.compile(r"z\d{4,}\.tif", re.ASCII)
 
@@ -62,7 +65,8 @@ class ExportedArray:
         return "zyx" if self.num_channels == 1 else "czyx"
 
     def outer(self, shape: Vec3) -> tuple[int, ...]:
-        """Return the shape of an exported array, (z, y, x) or (c, z, y, x), for a shape along x, y, z."""
+        """Return the shape of an exported array, (z, y, x) or (c, z, y, x), for a shape along x, y,
+        z."""
         return (*((self.num_channels,) if self.num_channels > 1 else ()), *reversed(shape))
 
     @property
@@ -70,7 +74,8 @@ class ExportedArray:
         return self.outer(self.box.size)
 
     def in_order(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return an array (c, x, y, z) as (z, y, x), or (c, z, y, x) if there are several channels."""
+        """Return an array (c, x, y, z) as (z, y, x), or (c, z, y, x) if there are several
+        channels."""
         transposed = array.transpose(0, 3, 2, 1)
         return transposed[0] if self.num_channels == 1 else transposed
 
@@ -159,7 +164,8 @@ class NpyOutput(Output):
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Add a path to an OSError without one. Libraries raise such errors when a disk or quota is full."""
+    """Add a path to an OSError without one. Libraries raise such errors when a disk or quota is
+    full."""
     try:
         yield
     except OSError as error:
@@ -170,7 +176,8 @@ def _naming(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ZarrOutput(Output):
-    """A Zarr array of version 3 with the chunks of the source, and with its shards if they fit into memory."""
+    """A Zarr array of version 3 with the chunks of the source, and with its shards if they fit into
+    memory."""
 
     @property
     def cell_shape(self) -> Vec3:
@@ -190,9 +197,16 @@ class ZarrOutput(Output):
         if spec.voxel_size_nm is not None:
             attributes["voxel_size_nm"] = list(spec.voxel_size_nm)
         import_extra("zarr", self.path).create_array(
-            self.path, shape=spec.shape, dtype=spec.dtype, chunks=self.spec.outer(spec.chunk_shape), shards=self.spec.outer(self.cell_shape),
-            dimension_names=list(spec.axes), attributes=attributes, fill_value=0, zarr_format=3,
-        )  # fmt: skip
+            self.path,
+            shape=spec.shape,
+            dtype=spec.dtype,
+            chunks=self.spec.outer(spec.chunk_shape),
+            shards=self.spec.outer(self.cell_shape),
+            dimension_names=list(spec.axes),
+            attributes=attributes,
+            fill_value=0,
+            zarr_format=3,
+        )
 
     def write(self, source: Volume, box: BoundingBox) -> None:
         array = import_extra("zarr", self.path).open_array(self.path, mode="r+")
@@ -229,11 +243,16 @@ class SectionsOutput(Output):
             data = BytesIO()
             image = plane[0] if len(plane) == 1 else plane.transpose(1, 2, 0)
             tifffile.imwrite(
-                data, image, photometric="rgb" if image.ndim == 3 and image.shape[2] in (3, 4) and image.dtype.kind == "u" else "minisblack",
-                compression=None if self.compression == "raw" else self.compression, metadata=None, **_resolution(self.spec),
+                data,
+                image,
+                photometric="rgb" if image.ndim == 3 and image.shape[2] in (3, 4) and image.dtype.kind == "u" else "minisblack",
+                compression=None if self.compression == "raw" else self.compression,
+                metadata=None,
+                **_resolution(self.spec),
                 **({"planarconfig": "contig"} if image.ndim == 3 else {}),
-            )  # fmt: skip
-            # Temporary files lie in the folder of the export, so that those of a killed process are removed with it.
+            )
+            # Temporary files lie in the folder of the export, so that those of a killed process are
+            # removed with it.
             file = NewFile(f"{self.path}/z{z:0{digits}}.tif", dirname(self.path))
             try:
                 file.write(data.getbuffer(), 0)
@@ -255,7 +274,8 @@ def is_section(name: str) -> bool:
 
 
 def is_exported_zarr(path: str) -> bool:
-    """Return whether a folder contains a Zarr array that :class:`ZarrOutput` wrote, and nothing else."""
+    """Return whether a folder contains a Zarr array that :class:`ZarrOutput` wrote, and nothing
+    else."""
     record = read_object(f"{path}/zarr.json") or {}
     attributes = record.get("attributes")
     is_ours = record.get("node_type") == "array" and isinstance(attributes, dict) and {"mag", "offset_vx"} <= set(attributes)
@@ -275,10 +295,20 @@ def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str,
     is_big = width * height * depth * spec.voxel_nbytes >= _BIG_TIFF_NBYTES
     planes = (plane for box in slab_boxes(spec) for _, plane in sections(source, box, dirname(path)))
     with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
-        writer.write(  # without planarconfig and extrasamples, tifffile takes the x axis for samples if the box is one voxel wide
-            _tiles(planes, tile, on_section), shape=(depth, *channels, height, width), dtype=spec.dtype, tile=(tile, tile), photometric="minisblack",
-            planarconfig="contig", extrasamples=(), compression=None if compression == "raw" else compression, metadata=metadata, **_resolution(spec),
-        )  # fmt: skip
+        # without planarconfig and extrasamples, tifffile takes the x axis for samples if the box is
+        # one voxel wide
+        writer.write(
+            _tiles(planes, tile, on_section),
+            shape=(depth, *channels, height, width),
+            dtype=spec.dtype,
+            tile=(tile, tile),
+            photometric="minisblack",
+            planarconfig="contig",
+            extrasamples=(),
+            compression=None if compression == "raw" else compression,
+            metadata=metadata,
+            **_resolution(spec),
+        )
 
 
 def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
@@ -290,7 +320,8 @@ def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
 
 
 def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yield the z of each section of a slab and its voxels, shape (c, y, x); each chunk is read once."""
+    """Yield the z of each section of a slab and its voxels, shape (c, y, x); each chunk is read
+    once."""
     # A slab that exceeds memory is read in strips along y, whose sections wait in a scratch file:
     #     strip 0 | z 0  z 1  z 2 ...        written row by row,
     #     strip 1 | z 0  z 1  z 2 ...        read column by column: section z = strips 0, 1, ... of z

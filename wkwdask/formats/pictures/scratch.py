@@ -1,6 +1,7 @@
 """Scratch file for decoded arrays that exceed memory, so that each section is decoded once.
 
-The file is unlinked (it has no name), so that the system frees it when the process ends in any way. Arrays are compressed with LZ4.
+The file is unlinked (it has no name), so that the system frees it when the process ends in any way.
+Arrays are compressed with LZ4.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Scratch:
         self._places[key] = (self._end, len(data), array.shape, array.dtype)
         try:
             self._output.write(data, self._end)
-        except OSError as error:  # a full disk or quota: the file has no name, so the error names the folder
+        except OSError as error:
+            # a full disk or quota: the file has no name, so the error names the folder
             raise OSError(error.errno, os.strerror(error.errno or 0), f"{self._folder} (scratch)") from None
         self._end += len(data)
 

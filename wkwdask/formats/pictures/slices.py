@@ -1,4 +1,5 @@
-"""Records of image stacks: slices, their pages in files, and the pixel format that headers state."""
+"""Records of image stacks: slices, their pages in files, and the pixel format that headers
+state."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Slice:
     pages: tuple[Page, ...]
     """Its images, empty if the section is missing."""
     format: PixelFormat | None = None
-    """Format that the header states. None if the header cannot be read; ``problem`` then states why."""
+    """Format that the header states. None if the header cannot be read; ``problem`` then states
+    why."""
     tile_shape: tuple[int, int] = (0, 0)
     """Smallest box that can be decoded along x, y [pixels]."""
     problem: str = ""
@@ -61,7 +63,8 @@ class Slice:
 
 
 def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
-    """Raise CorruptError if a header claims more pixels than the stored bytes can hold, before memory is allocated for them."""
+    """Raise CorruptError if a header claims more pixels than the stored bytes can hold, before
+    memory is allocated for them."""
     if nbytes > _SMALL_NBYTES + _MAX_EXPANSION * stored_nbytes:
         raise CorruptError(f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot hold")
 

@@ -1,6 +1,7 @@
 """Open plain sources: stacks of images and arrays in files, with the voxel sizes that they state.
 
-A path may name a file, a folder of images, a pattern, a list of files, or a dataset in an HDF5 file (``file.h5:name``).
+A path may name a file, a folder of images, a pattern, a list of files, or a dataset in an HDF5 file
+(``file.h5:name``).
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class PlainOptions:
     """Position and axes of a plain source, and treatment of unreadable slices."""
 
     corner: Vec3 | None
-    """Absolute voxel of the first voxel of the source; None for the position that the source states, else voxel 0."""
+    """Absolute voxel of the first voxel of the source; None for the position that the source
+    states, else voxel 0."""
     mag: Mag
     axes: str | None = None
     """Order of the axes, None to take it from the source."""
@@ -88,7 +90,8 @@ def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         return _open_images([local_path(path) for path in source], "images", options)
     text = os.fspath(source)
     file, colon, key = text.rpartition(":")
-    if colon and file.lower().endswith(HDF5_SUFFIXES):  # checked first: file.h5://dataset is not a URL
+    if colon and file.lower().endswith(HDF5_SUFFIXES):
+        # checked first: file.h5://dataset is not a URL
         return _open_hdf5(local_path(file), key.strip("/"), options)
     its_format = None if options.axes is None else format_of(text)
     if its_format is not None and its_format.takes_axes:
@@ -150,7 +153,8 @@ def _parts(path: str) -> list[str]:
     return re.split(r"(\d+)", path)
 
 
-# ------------------------------------------------------------------------------------------------ images
+# ------------------------------------------------------------------------------------------------
+# images
 
 
 def _open_folder(path: str, options: PlainOptions) -> PlainSource:
@@ -187,7 +191,8 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
         by_number = dict(zip(_section_numbers(paths), slices_by_file, strict=True)) | {number: [Slice(())] for number in missing}
         slices_by_file = [by_number[number] for number in sorted(by_number)]
         notes.append(f"missing sections, filled with zeros: {_ranges(missing)}")
-    # Slices are compared before the error about missing numbers is raised: an unreadable file is the worse error.
+    # Slices are compared before the error about missing numbers is raised: an unreadable file is
+    # the worse error.
     stack = _stack([slice_ for slices in slices_by_file for slice_ in slices], name, options, notes)
     if missing and not options.fill:
         raise MissingError(
@@ -198,7 +203,8 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
 
 
 def _section_numbers(paths: Sequence[str]) -> list[int]:
-    """Return the section number in each name: the only number in which the names differ. An empty list if they differ in several numbers or in text."""
+    """Return the section number in each name: the only number in which the names differ. An empty
+    list if they differ in several numbers or in text."""
     parts = [_parts(basename(path)) for path in paths]
     if len({len(name_parts) for name_parts in parts}) != 1:
         return []
@@ -209,7 +215,8 @@ def _section_numbers(paths: Sequence[str]) -> list[int]:
 
 
 def missing_numbers(paths: Sequence[str]) -> list[int]:
-    """Return the numbers that are missing in a regular sequence of sections; the step may be larger than 1.
+    """Return the numbers that are missing in a regular sequence of sections; the step may be larger
+    than 1.
 
     Examples
     --------
@@ -231,7 +238,8 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _stack(slices: list[Slice], name: str, options: PlainOptions, notes: list[str]) -> PlainSource:
-    """Return a stack of the slices with the most common format; all other slices are errors, or zeros with ``fill``."""
+    """Return a stack of the slices with the most common format; all other slices are errors, or
+    zeros with ``fill``."""
     formats = Counter(slice_.format for slice_ in slices if slice_.format is not None)
     bad = [slice_ for slice_ in slices if slice_.problem]
     if not formats:
@@ -290,7 +298,8 @@ def _ome_lengths(text: str) -> list[float]:
 
 
 def _imagej_lengths(tiff: Any) -> list[float]:
-    """Return the edge lengths of a voxel: ImageJ stores pixels per unit in the resolution tags, and omits a spacing of 1."""
+    """Return the edge lengths of a voxel: ImageJ stores pixels per unit in the resolution tags, and
+    omits a spacing of 1."""
     described, tags = tiff.imagej_metadata, tiff.pages[0].tags
     unit = str(described["unit"]).replace("\\u00B5", "µ")
     across = [tags[f"{axis}Resolution"].value for axis in "XY"]
@@ -305,7 +314,8 @@ def _valid_lengths(lengths: Sequence[float]) -> Lengths | None:
     return lengths[0], lengths[1], lengths[2]
 
 
-# ------------------------------------------------------------------------------------------------ arrays
+# ------------------------------------------------------------------------------------------------
+# arrays
 
 
 def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths | None, *notes: str, position: Vec3 = (0, 0, 0)) -> PlainSource:
@@ -320,11 +330,13 @@ def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths 
 
 
 def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: Sequence[str | None] = ()) -> str:
-    """Return the axes from the user, else from the file, else the usual ones for the number of dimensions."""
+    """Return the axes from the user, else from the file, else the usual ones for the number of
+    dimensions."""
     if options.axes is None:
         return named_axes(stated, shape, name)
     axes = check_axes(options.axes, shape, name)
-    with contextlib.suppress(UnsupportedError):  # names that are not understood contradict nothing: axes= is the remedy
+    with contextlib.suppress(UnsupportedError):
+        # names that are not understood contradict nothing: axes= is the remedy
         found = axes_of(stated, shape, name, usual="")
         if any(one != other for one, other, length in zip(found, axes, shape, strict=True) if length > 1):
             names = ", ".join(map(str, stated))
@@ -333,7 +345,8 @@ def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: S
 
 
 def _open_npy(path: str, options: PlainOptions) -> PlainSource:
-    ref, is_reversed = npy_ref(path)  # an array in Fortran order is read as its transpose in C order
+    # an array in Fortran order is read as its transpose in C order
+    ref, is_reversed = npy_ref(path)
     axes = _axes_of(options, ref.shape[::-1] if is_reversed else ref.shape, path)
     return _array(ref, axes[::-1] if is_reversed else axes, options, None)
 
@@ -366,7 +379,8 @@ def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
 
 
 def _hdf5_axis_names(data: Any) -> list[str | None]:
-    """Return the axis names of a dataset: the axistags of ilastik (vigra), or else the labels or scales of its dimensions."""
+    """Return the axis names of a dataset: the axistags of ilastik (vigra), or else the labels or
+    scales of its dimensions."""
     if "axistags" in data.attrs:
         tags = json.loads(data.attrs["axistags"])["axes"]
         return ["c" if tag.get("typeFlags") == _VIGRA_CHANNELS else str(tag["key"]) for tag in tags]
@@ -375,7 +389,8 @@ def _hdf5_axis_names(data: Any) -> list[str | None]:
 
 
 def _hdf5_voxel_size(data: Any) -> Lengths | None:
-    """Return the voxel size in the attributes that ilastik and Fiji (micrometers) or CREMI (nanometers) write, in the order z, y, x."""
+    """Return the voxel size in the attributes that ilastik and Fiji (micrometers) or CREMI
+    (nanometers) write, in the order z, y, x."""
     for name, per_unit in (("element_size_um", 1e3), ("resolution", 1.0)):
         lengths = _valid_lengths([length * per_unit for length in _xyz_attribute(data, name)])
         if lengths is not None:
@@ -384,7 +399,8 @@ def _hdf5_voxel_size(data: Any) -> Lengths | None:
 
 
 def _cremi_position(data: Any) -> Vec3:
-    """Return the voxel that is closest to the ``offset`` beside ``resolution``, both in nanometers in the order z, y, x (https://cremi.org/data)."""
+    """Return the voxel that is closest to the ``offset`` beside ``resolution``, both in nanometers
+    in the order z, y, x (https://cremi.org/data)."""
     lengths, offset = _valid_lengths(_xyz_attribute(data, "resolution")), _xyz_attribute(data, "offset")
     if lengths is None or len(offset) != 3 or not all(math.isfinite(place) for place in offset):
         return 0, 0, 0

@@ -1,7 +1,8 @@
 """Pages of TIFF files as slices. tifffile decodes only the strips or tiles that a read touches.
 
-The directories (IFDs) of a file are checked before tifffile follows them, since small damage could make it work for hours. Directories of an intact file do
-not overlap, so their total size is less than that of the file. The total of a loop of directories soon exceeds it.
+The directories (IFDs) of a file are checked before tifffile follows them, since small damage could
+make it work for hours. Directories of an intact file do not overlap, so their total size is less
+than that of the file. The total of a loop of directories soon exceeds it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _TYPE_NBYTES = np.zeros(1 << 16, np.uint64)
-_TYPE_NBYTES[1:19] = [1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 2, 8, 8, 8, 8]  # TIFF 6.0, section 2, and BigTIFF's 16 to 18
+# TIFF 6.0, section 2, and BigTIFF's 16 to 18
+_TYPE_NBYTES[1:19] = [1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 2, 8, 8, 8, 8]
 _WIDTH, _HEIGHT, _SUB_IFDS = 256, 257, 330
 _LENGTH_TYPES = {3: "H", 4: "I", 16: "Q"}  # SHORT, LONG and LONG8 as codes of struct
 _MAX_SHARING = 4  # pages may share tag values: this many uses of each byte are allowed on average
@@ -38,13 +40,15 @@ _SLACK_NBYTES = 1 << 16
 
 
 def smallest_page(path: str) -> int:
-    """Return the number of pixels of the smallest page; raise CorruptError if the directories of a TIFF file overlap or form a loop."""
+    """Return the number of pixels of the smallest page; raise CorruptError if the directories of a
+    TIFF file overlap or form a loop."""
     with files.open_file(path) as file:
         return _DirectoryWalk(file).smallest()
 
 
 class _DirectoryWalk:
-    """Walk through all directories of a TIFF file, which adds up their sizes and those of their tag values."""
+    """Walk through all directories of a TIFF file, which adds up their sizes and those of their tag
+    values."""
 
     def __init__(self, file: files.OpenFile) -> None:
         self._file, self._path, self._nbytes = file, file.name, file.nbytes
@@ -79,7 +83,8 @@ class _DirectoryWalk:
         return value
 
     def _directory(self, offset: int) -> tuple[int, list[int], int]:
-        """Check one directory, and return the offset of the next one, the offsets of its SubIFDs, and its number of pixels."""
+        """Check one directory, and return the offset of the next one, the offsets of its SubIFDs,
+        and its number of pixels."""
         start = offset + struct.calcsize(self._count)
         (num_tags,) = struct.unpack(self._count, self._read(offset, start - offset, "directory"))
         tags = np.frombuffer(self._read(start, num_tags * self._tag.itemsize, f"directory of {num_tags} tags"), self._tag)
@@ -88,7 +93,8 @@ class _DirectoryWalk:
             raise CorruptError(f"{self._path}: the directories of its pages overlap or form a loop, at byte {offset}")
         with np.errstate(over="ignore"):
             nbytes = tags["count"].astype(np.uint64) * _TYPE_NBYTES[tags["type"]]
-        inside = nbytes[(nbytes <= self._nbytes) & (tags["count"] <= self._nbytes)]  # tifffile does not read values beyond the file
+        # tifffile does not read values beyond the file
+        inside = nbytes[(nbytes <= self._nbytes) & (tags["count"] <= self._nbytes)]
         self._values_nbytes += int(inside.sum())
         if self._values_nbytes > _MAX_SHARING * self._nbytes + _SLACK_NBYTES:
             raise CorruptError(f"{self._path}: tags claim {self._values_nbytes} bytes up to the directory at byte {offset}, and the file has {self._nbytes}")
@@ -111,7 +117,8 @@ class _DirectoryWalk:
         if item_nbytes not in (4, 8) or nbytes > self._nbytes:
             return []
         at = struct.unpack(self._offset, value)[0]
-        # values that fit into the tag lie there, longer ones at the offset that it holds (TIFF 6.0, section 2, "Value/Offset")
+        # values that fit into the tag lie there, longer ones at the offset that it holds (TIFF 6.0,
+        # section 2, "Value/Offset")
         data = value[:nbytes] if nbytes <= len(value) else self._read(at, nbytes, "list of directories") if at + nbytes <= self._nbytes else b""
         offsets: list[int] = np.frombuffer(data, f"{self._order}u{item_nbytes}").tolist()
         return [offset for offset in offsets if 8 <= offset < self._nbytes]
@@ -148,7 +155,8 @@ def open_checked_tiff(path: str) -> Any:
 
 
 def _check_ome(text: str, path: str, smallest: int) -> None:
-    """Raise an error if an OME description claims too many planes for a list, or names files in other folders."""
+    """Raise an error if an OME description claims too many planes for a list, or names files in
+    other folders."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError:
@@ -175,7 +183,8 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
 
 
 def tiff_slices(path: str, axes: str | None = None) -> list[Slice]:
-    """Return the slices of one file of a stack; ``axes`` are those of the file, or of the stack with the files along z."""
+    """Return the slices of one file of a stack; ``axes`` are those of the file, or of the stack
+    with the files along z."""
     with open_checked_tiff(path) as tiff:
         described = tiff.series if axes is not None or tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
         if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
@@ -183,7 +192,8 @@ def tiff_slices(path: str, axes: str | None = None) -> list[Slice]:
             if axes is not None:
                 axes = check_axes(axes[1:] if axes[:1] == "z" and len(axes) > len(found[0].shape) else axes, found[0].shape, path)
             return series_slices(found, path, axes)
-        # Each file of a set of OME-TIFFs describes the whole set. Without the others, it contributes its own pages.
+        # Each file of a set of OME-TIFFs describes the whole set. Without the others, it
+        # contributes its own pages.
         for series in described:
             if any(length > 1 for axis, length in zip(series.axes, series.shape, strict=True) if axis not in "ZYXS"):
                 raise UnsupportedError(f"is one file of a set with axes {series.axes} of shape {series.shape}: name one file of the set alone, or all of them")
@@ -192,7 +202,8 @@ def tiff_slices(path: str, axes: str | None = None) -> list[Slice]:
 
 
 def files_of_set(path: str) -> set[str]:
-    """Return the files of the set of OME-TIFFs that a TIFF file describes, only the file itself for other and for damaged files."""
+    """Return the files of the set of OME-TIFFs that a TIFF file describes, only the file itself for
+    other and for damaged files."""
     try:
         with open_checked_tiff(path) as tiff, reading(path, "OME-TIFF"):
             series = tiff.series if tiff.is_ome else []
@@ -202,7 +213,8 @@ def files_of_set(path: str) -> set[str]:
 
 
 def series_of(tiff: Any, path: str) -> list[Any]:
-    """Return the series whose pages are the sections of a file: the only one, or several of equal shape, such as pages written one by one."""
+    """Return the series whose pages are the sections of a file: the only one, or several of equal
+    shape, such as pages written one by one."""
     # tifffile falls back to these kinds if the ImageJ description contradicts the pages.
     if tiff.is_imagej and tiff.series and tiff.series[0].kind in ("generic", "uniform"):
         claimed, stored = tiff.imagej_metadata.get("images", 1), len(tiff.pages)
@@ -219,7 +231,8 @@ def series_of(tiff: Any, path: str) -> list[Any]:
 
 
 def series_axes(series: Any, path: str, axes: str | None) -> str:
-    """Return the axes of a TIFF series as letters of c, z, y, x, and ``-`` for axes of length 1 without meaning."""
+    """Return the axes of a TIFF series as letters of c, z, y, x, and ``-`` for axes of length 1
+    without meaning."""
     # tifffile's letters are S (samples), I (image sequence) and Q (unknown), besides those of OME.
     if axes is not None:
         if len(axes) != len(series.shape):
@@ -238,7 +251,8 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
 
 
 def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Slice]:
-    """Return the slices of consecutive series: number pages in an array of their outer axes, and bring z to the front, then c."""
+    """Return the slices of consecutive series: number pages in an array of their outer axes, and
+    bring z to the front, then c."""
     # For axes `czyx` of 2 channels and 3 sections:
     #     pages:  c0z0 c0z1 c0z2 c1z0 c1z1 c1z2
     #     slices: (c0z0, c1z0), (c0z1, c1z1), (c0z2, c1z2)
@@ -248,7 +262,8 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
     planes = _planes_of_one_page(first, path) if len(series) == 1 and is_contiguous(first) else [_Plane(page) for one in series for page in one.pages]
     if len(planes) > 1:
         planes = [plane._replace(number=n) for n, plane in enumerate(planes)]
-    # The innermost axes that make up one page hold y and x; a page may also hold interleaved channels.
+    # The innermost axes that make up one page hold y and x; a page may also hold interleaved
+    # channels.
     within = (n for n in range(2, len(letters) + 1) if math.prod(first.shape[-n:]) == size and {"y", "x"} <= set(letters[-n:]))
     outer = letters[: len(letters) - next(within, 2)]
     shape = (len(series), *first.shape[: len(outer)])
@@ -274,7 +289,8 @@ class _Plane(NamedTuple):
 
 
 def is_contiguous(series: Any) -> bool:
-    """Return whether a series has one page, followed by the pixels of all sections, as ImageJ and tifffile may write it."""
+    """Return whether a series has one page, followed by the pixels of all sections, as ImageJ and
+    tifffile may write it."""
     return len(series.pages) == 1 and len(series.shape) > series.pages[0].ndim and series.dataoffset is not None
 
 
@@ -305,7 +321,8 @@ def _page_slice(planes: tuple[_Plane, ...], path: str) -> Slice:
 
 
 def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
-    """Read a part of a page, shape (y, x, c), by decoding only the strips or tiles that it touches."""
+    """Read a part of a page, shape (y, x, c), by decoding only the strips or tiles that it
+    touches."""
     tifffile = import_extra("tifffile", page.path)
     with open_tiff(page.path) as tiff:
         file = tiff.filehandle
@@ -326,7 +343,8 @@ def _is_plain(frame: Any) -> bool:
 
 
 def _check_segments(frame: Any) -> None:
-    """Raise CorruptError unless each strip or tile is stored, or absent as in sparse files, with offset 0 and byte count 0."""
+    """Raise CorruptError unless each strip or tile is stored, or absent as in sparse files, with
+    offset 0 and byte count 0."""
     separate, _, height, width, samples = frame.shaped
     tile_width, tile_height = _segment_shape(frame)
     if min(frame.shaped) < 1 or min(tile_width, tile_height) < 1:

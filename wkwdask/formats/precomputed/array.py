@@ -58,14 +58,16 @@ class ScaleIdentity(FileIdentity):
         return replace(self.scale, index=0)
 
     def is_still_described(self) -> bool:
-        """Check whether ``info`` still lists this scale unchanged; other scales may be added or removed."""
+        """Check whether ``info`` still lists this scale unchanged; other scales may be added or
+        removed."""
         now = read_record_state(self.store, self.record_name, self.volume)
         info = None if now is None else cached_info(self.volume, now.record)
         if info is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
             return False
         chunk = self.scale.chunk_size
         same_key = [scale for scale in info.scales if scale.key == self.scale.key and chunk in scale.chunk_sizes]
-        # Encoder options only concern writers, and further chunk sizes are separate files: neither changes what is read.
+        # Encoder options only concern writers, and further chunk sizes are separate files: neither
+        # changes what is read.
         ours = replace(self.scale, chunk_sizes=(), options={})
         return any(replace(scale, chunk_size=chunk, chunk_sizes=(), options={}) == ours for scale in same_key)
 
@@ -77,12 +79,14 @@ def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> Stor
 
 
 def target_scale(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> TargetArray:
-    """Return the placement of a new scale; files of unsharded chunks have the suffix that the codec states."""
+    """Return the placement of a new scale; files of unsharded chunks have the suffix that the codec
+    states."""
     return TargetArray(_array(store, volume, scale, codec, mag, None), store)
 
 
 def with_stored_suffix(array: StoredArray) -> StoredArray:
-    """Return an array whose new files get the suffix of the stored ones; readers on servers look for one."""
+    """Return an array whose new files get the suffix of the stored ones; readers on servers look
+    for one."""
     naming, codec = array.naming, array.codec
     if not isinstance(naming, SpanNaming) or not isinstance(codec, PrecomputedCodec):
         return array
@@ -100,8 +104,8 @@ def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, m
         unit = grouped_unit(size, chunk, codec.dtype.itemsize)
         naming, layout = SpanNaming(scale.voxel_offset, scale.chunk_size, scale.size, codec.packing), SpanFiles()
     else:
-        # Hashed identifiers scatter the chunks of a shard over the volume: then no box of voxels is one file,
-        # and the unit of work is the whole grid, rounded up to powers of two.
+        # Hashed identifiers scatter the chunks of a shard over the volume: then no box of voxels is
+        # one file, and the unit of work is the whole grid, rounded up to powers of two.
         cells = sharding.shard_cells(scale.grid)
         unit = times(cells or vec3([1 << (n - 1).bit_length() for n in scale.grid]), scale.chunk_size)
         file = None if cells is None else (channels, *unit)

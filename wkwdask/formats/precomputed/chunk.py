@@ -34,7 +34,8 @@ _IMAGECODECS = {".br": ("brotli_encode", 5), ".zstd": ("zstd_encode", 5)}
 """Functions of imagecodecs that compress files, by the suffix, and their levels."""
 _COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.compress, ".bz2": bz2.compress}
 
-_SEGMENTATION = "compressed_segmentation"  # the one encoding that decodes directly into the caller's array
+# the one encoding that decodes directly into the caller's array
+_SEGMENTATION = "compressed_segmentation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class PrecomputedCodec(ChunkCodec):
     level: int | None = None
     """Effort: 0 to 9 for png (default 4), 1 to 10 for jxl (default 3)."""
     packing: str = ""
-    """``"chunk"``: each encoded chunk is a gzip stream. Otherwise the suffix of new files; the layout decompresses files."""
+    """``"chunk"``: each encoded chunk is a gzip stream. Otherwise the suffix of new files; the
+    layout decompresses files."""
 
     decodes_chunks = True
 
@@ -89,7 +91,8 @@ class PrecomputedCodec(ChunkCodec):
         # No sound encoder expands a chunk this much: the bound only stops decompression bombs.
         return raw if self.encoding == "raw" else 64 * raw + (1 << 20)
 
-    # -------------------------------------------------------------------------------------------- decoding
+    # --------------------------------------------------------------------------------------------
+    # decoding
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
         data, extent = self._unpacked(data, shape, source, offset), shape[1:]
@@ -116,10 +119,12 @@ class PrecomputedCodec(ChunkCodec):
         return voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
 
     def _raw(self, data: bytes, shape: Vec4, source: str, offset: int) -> npt.NDArray[Any]:
-        # volume.rst, "raw encoding": little-endian, [x, y, z, channel] in Fortran order, so x is fastest and the channel slowest.
+        # volume.rst, "raw encoding": little-endian, [x, y, z, channel] in Fortran order, so x is
+        # fastest and the channel slowest.
         return decode_raw(data, shape, self.dtype.newbyteorder("<"), "czyx", source, offset).astype(self.dtype, order="K", copy=False)
 
-    # -------------------------------------------------------------------------------------------- encoding
+    # --------------------------------------------------------------------------------------------
+    # encoding
 
     def check_packages(self, source: str) -> None:
         if self.encoding in images.ENCODINGS or self.encoding == "compresso" or self.packing in _IMAGECODECS:
@@ -139,7 +144,8 @@ class PrecomputedCodec(ChunkCodec):
     def _encoded(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         if self.encoding == "raw":
             stored = self.dtype.newbyteorder("<")
-            if voxels.strides[1] == voxels.itemsize:  # x is already fastest: tobytes() is the only copy
+            if voxels.strides[1] == voxels.itemsize:
+                # x is already fastest: tobytes() is the only copy
                 return voxels.astype(stored, copy=False).transpose(0, 3, 2, 1).tobytes()
             transposed = np.empty((len(voxels), *voxels.shape[:0:-1]), self.dtype)
             copy_into(voxels, transposed.transpose(0, 3, 2, 1))
@@ -150,11 +156,13 @@ class PrecomputedCodec(ChunkCodec):
             return compresso.encode(voxels, source)
         return compressed_segmentation.encode(voxels, self.block_size, source)
 
-    # -------------------------------------------------------------------------------------------- packing
+    # --------------------------------------------------------------------------------------------
+    # packing
 
     def _packed(self, data: bytes, source: str) -> bytes:
         if self.packing in _GZIP:
-            # Noisy image voxels hardly shrink at any level, so a fast level is used; labels reward a slower one.
+            # Noisy image voxels hardly shrink at any level, so a fast level is used; labels reward
+            # a slower one.
             return compress_gzip(data, is_image=self.encoding == "raw" and self.dtype.itemsize <= 2)
         if self.packing in _IMAGECODECS:
             name, level = _IMAGECODECS[self.packing]
@@ -166,10 +174,12 @@ class PrecomputedCodec(ChunkCodec):
         return decompress_gzip(data, self.largest_nbytes(shape), source, offset) if self.packing == "chunk" else data
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
-        """Return a function that compresses or decompresses the stored chunks of ``source`` without decoding voxels, None if there is none."""
+        """Return a function that compresses or decompresses the stored chunks of ``source`` without
+        decoding voxels, None if there is none."""
         if not isinstance(source, PrecomputedCodec) or replace(source, packing=self.packing) != self:
             return None
-        # The layout has decompressed the content of a file already. A gzip stream in a shard can become a file unchanged.
+        # The layout has decompressed the content of a file already. A gzip stream in a shard can
+        # become a file unchanged.
         if source.packing == "chunk" and self.packing in _GZIP:
             return lambda data, *_: data
         return lambda data, shape, name, offset: self._packed(source._unpacked(data, shape, name, offset), name)

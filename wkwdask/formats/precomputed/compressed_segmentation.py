@@ -1,12 +1,15 @@
-"""Chunks in the compressed_segmentation encoding: each small block has a lookup table of ids and bit-packed indices into it. Opens no file.
+"""Chunks in the compressed_segmentation encoding: each small block has a lookup table of ids and
+bit-packed indices into it. Opens no file.
 
-Source: neuroglancer, ``sliceview/compressed_segmentation/README.md``. All words have 32 bits, little-endian::
+Source: neuroglancer, ``sliceview/compressed_segmentation/README.md``. All words have 32 bits,
+little-endian::
 
     chunk:    | start of channel 0 | start of channel 1 | ... | channel 0 | channel 1 | ...
     channel:  | header of block 0 | header of block 1 | ... | indices and tables of the blocks |
     header:   | table offset (24 bits), bits per index (8 bits) | offset of the indices |
 
-Blocks follow each other x fastest. Offsets count words from the start of the channel. A block whose table equals that of an earlier block shares it.
+Blocks follow each other x fastest. Offsets count words from the start of the channel. A block whose
+table equals that of an earlier block shares it.
 """
 
 from __future__ import annotations
@@ -54,10 +57,12 @@ def decode(data: bytes, shapes: BlockShapes, dtype: np.dtype[Any], num_channels:
 
 
 def decode_into(data: bytes, shapes: BlockShapes, out: npt.NDArray[Any], corner: Vec3, source: str, offset: int) -> None:
-    """Decode the part of a chunk that lies inside an array (c, x, y, z); ``corner`` is the chunk's first voxel in it."""
+    """Decode the part of a chunk that lies inside an array (c, x, y, z); ``corner`` is the chunk's
+    first voxel in it."""
     blocks = _check_length(data, shapes, len(out), source, offset)
     words = _words(data)
-    # The compiled loop needs native, aligned memory with plain strides: other arrays are decoded into a copy, which keeps the voxels outside the chunk.
+    # The compiled loop needs native, aligned memory with plain strides: other arrays are decoded
+    # into a copy, which keeps the voxels outside the chunk.
     target = out if is_plain(out) else np.empty(out.shape, out.dtype.newbyteorder("="))
     if target is not out:
         target[...] = out
@@ -96,7 +101,8 @@ def _words(data: bytes) -> npt.NDArray[np.uint32]:
 
 
 def _check_length(data: bytes, shapes: BlockShapes, num_channels: int, source: str, offset: int) -> int:
-    """Return the number of blocks per channel, after checking that the chunk has room for their headers."""
+    """Return the number of blocks per channel, after checking that the chunk has room for their
+    headers."""
     if len(data) % _WORD_NBYTES:
         raise CorruptError(f"{source}: byte {offset}: a chunk of compressed segmentation has a multiple of 4 bytes, found {len(data)}")
     blocks = math.prod(ceil_divide(shapes.chunk, shapes.block))

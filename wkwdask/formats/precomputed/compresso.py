@@ -1,7 +1,8 @@
-"""Chunks in the Compresso encoding: borders between segments as small windows, and one id for each connected component between them. Opens no file.
+"""Chunks in the Compresso encoding: borders between segments as small windows, and one id for each
+connected component between them. Opens no file.
 
-The package compresso writes streams. They are decoded here, because that package trusts the header of a damaged stream and reads beyond its buffer.
-Layout of a stream, after the header::
+The package compresso writes streams. They are decoded here, because that package trusts the header
+of a damaged stream and reads beyond its buffer. Layout of a stream, after the header::
 
     | ids of components | distinct windows | locations: ids of border voxels or neighbours | windows, run-length encoded | index (version 1) |
 """
@@ -29,7 +30,8 @@ _FAULTS = {
     _IDS: "has a number of ids that differs from its number of connected components",
     _LOCATIONS: "has borders without ids",
 }
-_WINDOW_SHAPES = ((4, 4, 1), (8, 8, 1))  # tried in this order: a chunk with too many distinct small windows may still fit with larger ones
+# tried in this order: a chunk with too many distinct small windows may still fit with larger ones
+_WINDOW_SHAPES = ((4, 4, 1), (8, 8, 1))
 
 
 def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
@@ -40,7 +42,8 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
     if stored_shape != shape or itemsize != dtype.itemsize:
         raise CorruptError(f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {stored_shape} of {itemsize} bytes")
     stored = np.dtype(f"<u{itemsize}")
-    window_nbytes = next(nbytes for nbytes in (1, 2, 4, 8) if steps[0] * steps[1] * steps[2] <= 8 * nbytes)  # one bit per voxel
+    # one bit per voxel
+    window_nbytes = next(nbytes for nbytes in (1, 2, 4, 8) if steps[0] * steps[1] * steps[2] <= 8 * nbytes)
     lengths = [num_ids * itemsize, num_values * window_nbytes, num_locations * itemsize]
     rest = len(data) - _HEADER.size - sum(lengths) - (_index_nbytes(shape) if has_index else 0)
     if rest < 0:
@@ -76,7 +79,8 @@ def encode(array: npt.NDArray[Any], source: str) -> bytes:
 
 
 def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3, int]:
-    """Return has_index, itemsize, shape, window shape, (ids, distinct windows, border ids), connectivity."""
+    """Return has_index, itemsize, shape, window shape, (ids, distinct windows, border ids),
+    connectivity."""
     if not data.startswith(_MAGIC):
         raise CorruptError(f"{where}: no compresso stream: it starts with {bytes(data[:4])!r}")
     if len(data) < _HEADER.size:
@@ -89,7 +93,8 @@ def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3,
 
 
 def _index_nbytes(shape: Vec3) -> int:
-    """Return the length of the index at the end of a stream: two numbers for each z plane, which only partial decoding needs."""
+    """Return the length of the index at the end of a stream: two numbers for each z plane, which
+    only partial decoding needs."""
     max_value = 2 * shape[0] * shape[1]
     width = 1 if max_value < 0xFF else 2 if max_value < 0xFFFF else 4 if max_value < 0xFFFFFFFF else 8
     return 2 * shape[2] * width

@@ -66,7 +66,8 @@ class PrecomputedFormat(ArrayFormat):
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
         info = image.details.info
-        if listed_scales(info) != sorted_scales(info):  # Neuroglancer takes the first scale for the finest
+        if listed_scales(info) != sorted_scales(info):
+            # Neuroglancer takes the first scale for the finest
             return None
         channels = info.num_channels
         is_shown = all(not any(viewer_warnings(level.details, volume.dtype.name, channels)) for level, volume in zip(image.levels, volumes, strict=True))
@@ -93,7 +94,8 @@ class PrecomputedFormat(ArrayFormat):
         return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None) and not first_stray_file(folder)
 
     def record_of(self, folder: str) -> str | None:
-        """Return the path of a chunk or shard, because the folder of a scale contains no document."""
+        """Return the path of a chunk or shard, because the folder of a scale contains no
+        document."""
         return first_data_file(folder)
 
     def why_not_replaceable(self, folder: str) -> str:
@@ -116,7 +118,7 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
     sharding = describe_sharding(scale)
     return ScaleSummary(
         scale.key, level.folder, level.mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, sharding, scale.hidden, count, nbytes, problem
-    )  # fmt: skip
+    )
 
 
 def describe_sharding(scale: Scale) -> str:

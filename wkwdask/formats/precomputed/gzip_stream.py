@@ -1,6 +1,7 @@
 """Gzip streams of chunk files, sharded chunks and minishard indices. Opens no file.
 
-Each stream is written and read by the fastest installed library: isal, imagecodecs (libdeflate), or zlib of the standard library.
+Each stream is written and read by the fastest installed library: isal, imagecodecs (libdeflate), or
+zlib of the standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _MIN_NBYTES = 18  # RFC 1952, section 2.3: a header of 10 bytes and a trailer of
 _MEMBER = b"\x1f\x8b\x08"  # start of each member: a file may hold several, one after the other
 _IMAGE_LEVEL = 1
 _ISAL_LEVEL = 3
-_ISAL_MAX_RATIO = 3  # isal decompresses faster than libdeflate below this compression ratio, and slower above it
+# isal decompresses faster than libdeflate below this compression ratio, and slower above it
+_ISAL_MAX_RATIO = 3
 
 
 def compress_gzip(data: bytes, level: int = 6, *, is_image: bool = False) -> bytes:
@@ -38,7 +40,8 @@ def compress_gzip(data: bytes, level: int = 6, *, is_image: bool = False) -> byt
 
 @cache
 def _isal() -> Any:
-    """Return isal's zlib, which compresses images four times as fast as libdeflate, or None if it is not installed."""
+    """Return isal's zlib, which compresses images four times as fast as libdeflate, or None if it
+    is not installed."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -48,7 +51,8 @@ def _isal() -> Any:
 
 @cache
 def _imagecodecs() -> Any:
-    """Return imagecodecs, whose libdeflate is two to three times as fast as zlib, or None if it is not installed or has no gzip."""
+    """Return imagecodecs, whose libdeflate is two to three times as fast as zlib, or None if it is
+    not installed or has no gzip."""
     try:
         import imagecodecs
     except ImportError:
@@ -57,10 +61,13 @@ def _imagecodecs() -> Any:
 
 
 def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> bytes:
-    """Decompress one gzip stream, or several that follow each other, to at most ``largest`` bytes."""
+    """Decompress one gzip stream, or several that follow each other, to at most ``largest``
+    bytes."""
     isal, imagecodecs = _isal(), _imagecodecs()
-    stated = int.from_bytes(data[-4:], "little")  # RFC 1952: a member ends with the length of its content, modulo 2^32
-    # Fast path for a single member whose stated length is credible. On any failure zlib starts over, and its error names the fault.
+    # RFC 1952: a member ends with the length of its content, modulo 2^32
+    stated = int.from_bytes(data[-4:], "little")
+    # Fast path for a single member whose stated length is credible. On any failure zlib starts
+    # over, and its error names the fault.
     if len(data) >= _MIN_NBYTES and stated <= largest and data.find(_MEMBER, 1) < 0:
         if isal is not None and stated < _ISAL_MAX_RATIO * len(data):
             stream = isal.decompressobj(31)

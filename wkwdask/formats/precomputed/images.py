@@ -1,8 +1,9 @@
 """Chunks as JPEG, PNG or JPEG XL images. Opens no file.
 
-The pixels of an image, row by row, are the voxels of the chunk: x fastest, then y, then z. Channels are the components of a pixel. Any width and height with
-the right product is valid. New images are X pixels wide and Y * Z high, as other software writes them, unless that exceeds the limits of the image format
-(neuroglancer, ``precomputed/volume.rst``, "2-d image format encodings").
+The pixels of an image, row by row, are the voxels of the chunk: x fastest, then y, then z. Channels
+are the components of a pixel. Any width and height with the right product is valid. New images are
+X pixels wide and Y * Z high, as other software writes them, unless that exceeds the limits of the
+image format (neuroglancer, ``precomputed/volume.rst``, "2-d image format encodings").
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 ENCODINGS = ("jpeg", "png", "jxl")
 _EXTRA = "precomputed"
 _MAX_SIDES = {"jpeg": 65500, "png": 1_000_000, "jxl": 1 << 18}
-"""Longest side [pixels] that libjpeg and libpng accept by default, and that level 5 of JPEG XL allows."""
+"""Longest side [pixels] that libjpeg and libpng accept by default, and that level 5 of JPEG XL
+allows."""
 _DEFAULT_JPEG_QUALITY = 75
-# On electron micrographs twice the effort saves 2 to 3 % of the bytes and takes three times as long.
+# On electron micrographs twice the effort saves 2 to 3 % of the bytes and takes three times as
+# long.
 _DEFAULT_PNG_LEVEL = 4
 _DEFAULT_JXL_EFFORT = 3
 _END_OF_JPEG = b"\xff\xd9"
@@ -68,7 +71,8 @@ def image_size(encoding: str, data: bytes) -> tuple[int, int]:
         size = (PngImagePlugin.PngImageFile if encoding == "png" else JpegImagePlugin.JpegImageFile)(memory).size
     except Exception as error:  # damaged bytes make these libraries raise exceptions of any type
         raise CorruptError(f"no {encoding} image: {error}") from None
-    if encoding == "jpeg" and data.rfind(_END_OF_JPEG) < memory.tell():  # decoders silently fill a truncated image with grey
+    if encoding == "jpeg" and data.rfind(_END_OF_JPEG) < memory.tell():
+        # decoders silently fill a truncated image with grey
         raise TruncatedError("a jpeg image is cut off")
     return size
 
@@ -82,7 +86,8 @@ def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level:
     if encoding == "png":
         encoded = imagecodecs.png_encode(image, level=_DEFAULT_PNG_LEVEL if level is None else level, out=_max_png_nbytes(image.nbytes, height))
     elif encoding == "jpeg":
-        # Rows of different z planes are neighbours in the image: chroma subsampling would mix their colors.
+        # Rows of different z planes are neighbours in the image: chroma subsampling would mix their
+        # colors.
         encoded = imagecodecs.jpeg8_encode(image, level=round(_DEFAULT_JPEG_QUALITY if quality is None else quality), subsampling="444")
     else:
         loss = {"lossless": True} if quality is None or quality >= 100 else {"distance": jxl_distance(quality)}
@@ -110,13 +115,15 @@ def image_shape(shape: Vec3, max_side: int, what: str) -> tuple[int, int]:
 
 
 def _max_png_nbytes(nbytes: int, height: int) -> int:
-    """Return the largest size of a PNG. imagecodecs assumes less, and then fails on noise in narrow images or truncates it."""
+    """Return the largest size of a PNG. imagecodecs assumes less, and then fails on noise in narrow
+    images or truncates it."""
     filtered = nbytes + height  # one filter byte per row
     return filtered + filtered // 64 + 1024  # an upper bound of what deflate and the PNG chunks add
 
 
 def jxl_distance(quality: float) -> float:
-    """Return the Butteraugli distance of a JPEG XL quality, as libjxl's ``JxlEncoderDistanceFromQuality`` maps it.
+    """Return the Butteraugli distance of a JPEG XL quality, as libjxl's
+    ``JxlEncoderDistanceFromQuality`` maps it.
 
     Examples
     --------
@@ -171,7 +178,8 @@ class _BitReader:
         return value
 
     def choose(self, forms: tuple[tuple[int, int], ...]) -> int:
-        """Read a number that ISO/IEC 18181-1 calls U32: two bits choose one of four forms (bits, offset)."""
+        """Read a number that ISO/IEC 18181-1 calls U32: two bits choose one of four forms (bits,
+        offset)."""
         count, offset = forms[self.take(2)]
         return self.take(count) + offset
 

@@ -1,7 +1,9 @@
-"""Parse and edit the ``info`` JSON of a Neuroglancer precomputed volume (neuroglancer, ``precomputed/volume.rst``, "info JSON file format").
+"""Parse and edit the ``info`` JSON of a Neuroglancer precomputed volume (neuroglancer,
+``precomputed/volume.rst``, "info JSON file format").
 
-Text in, records out. Opens no file. Parsing is tolerant: fields that other readers treat as optional have defaults, and an invalid scale does not affect the
-other scales. Edits keep all fields that this module does not know.
+Text in, records out. Opens no file. Parsing is tolerant: fields that other readers treat as
+optional have defaults, and an invalid scale does not affect the other scales. Edits keep all fields
+that this module does not know.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class UnusableScale:
     key: str  # key, or JSON path if the key is invalid
     problem: str  # path of the file, then all problems with their JSON paths
     resolution: Lengths | None = None  # edge lengths of a voxel [nm], None if invalid
-    is_unsupported: bool = False  # true if the JSON is valid but uses something that is not implemented
+    # true if the JSON is valid but uses something that is not implemented
+    is_unsupported: bool = False
     entry: Any = field(default=None, repr=False, compare=False)
 
 
@@ -93,7 +96,8 @@ class VolumeInfo:
     scales: tuple[Scale, ...] = ()  # valid scales, finest first, each with its first chunk size
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     unusable: tuple[UnusableScale, ...] = ()
-    redirect: str | None = None  # URL or relative path of the actual volume; all other fields are then meaningless
+    # URL or relative path of the actual volume; all other fields are then meaningless
+    redirect: str | None = None
 
 
 def default_key(resolution: Sequence[float]) -> str:
@@ -234,14 +238,16 @@ def sorted_scales(info: VolumeInfo) -> list[Scale | UnusableScale]:
 
 
 def base_resolution(info: VolumeInfo) -> Lengths | None:
-    """Return the resolution of the finest scale, usable or not; None if a scale without a resolution comes first."""
+    """Return the resolution of the finest scale, usable or not; None if a scale without a
+    resolution comes first."""
     listed = listed_scales(info)
     sizes = [scale.resolution for scale in listed]
     return sizes[base_level(sizes, [isinstance(scale, Scale) for scale in listed])] if listed else None
 
 
 def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
-    """Return the mag of a scale: its resolution divided by that of the finest scale, or None if the ratios are not powers of two.
+    """Return the mag of a scale: its resolution divided by that of the finest scale, or None if the
+    ratios are not powers of two.
 
     Examples
     --------
@@ -266,15 +272,26 @@ def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
     return Mag.parse(factors)
 
 
-# ------------------------------------------------------------------------------------------------ writing
+# ------------------------------------------------------------------------------------------------
+# writing
 
 PROVENANCE_FILE_NAME = "provenance"
 _KNOWN_FIELDS = (
-    "key", "size", "voxel_offset", "chunk_sizes", "resolution", "encoding", "sharding", "compressed_segmentation_block_size", "hidden", *ENCODER_OPTIONS,
-)  # fmt: skip
+    "key",
+    "size",
+    "voxel_offset",
+    "chunk_sizes",
+    "resolution",
+    "encoding",
+    "sharding",
+    "compressed_segmentation_block_size",
+    "hidden",
+    *ENCODER_OPTIONS,
+)
 
 PROVENANCE = {"description": "", "sources": [], "owners": [], "processing": []}
-"""Content of an empty ``provenance`` file (neuroglancer, ``precomputed/volume.rst``; cloud-volume writes the same fields)."""
+"""Content of an empty ``provenance`` file (neuroglancer, ``precomputed/volume.rst``; cloud-volume
+writes the same fields)."""
 
 
 def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
@@ -303,7 +320,8 @@ def without_scales(document: dict[str, Any], keys: Collection[str]) -> dict[str,
 
 
 def scale_entry(scale: Scale) -> dict[str, Any]:
-    """Return the JSON object of a scale, including the unknown fields of the object it was parsed from."""
+    """Return the JSON object of a scale, including the unknown fields of the object it was parsed
+    from."""
     entry: dict[str, Any] = {
         "key": scale.key,
         "size": list(scale.size),
@@ -322,7 +340,8 @@ def scale_entry(scale: Scale) -> dict[str, Any]:
 
 
 def _index_of(scale: Scale, entries: list[Any]) -> int | None:
-    """Return the index of the entry with the key of a scale, else of the one with its resolution, else None."""
+    """Return the index of the entry with the key of a scale, else of the one with its resolution,
+    else None."""
     keys = [entry.get("key") if isinstance(entry, dict) else None for entry in entries]
     if scale.key in keys:
         return keys.index(scale.key)

@@ -1,4 +1,5 @@
-"""Read and update the ``info`` file of a precomputed volume. Each update is atomic; concurrent wkwdask processes are serialised by a lock."""
+"""Read and update the ``info`` file of a precomputed volume. Each update is atomic; concurrent
+wkwdask processes are serialised by a lock."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _infos: LruCache[VolumeInfo] = LruCache(16)
 
 
 def cached_info(store: Store, state: tuple[int, int, int]) -> VolumeInfo:
-    """Return the ``info`` of a local volume, cached for each state (inode, time, size) of the file."""
+    """Return the ``info`` of a local volume, cached for each state (inode, time, size) of the
+    file."""
     key = (store.url, state)
     info = _infos.get(key)
     if info is None:
@@ -87,7 +89,8 @@ class InfoEdit(MetadataEdit):
             remove_dead_lock(path)
             return
         with locked_file(path, f"making of {path}"):
-            # Writers of temporary files hold this lock, so a remaining one belongs to a dead process.
+            # Writers of temporary files hold this lock, so a remaining one belongs to a dead
+            # process.
             files.remove_temporaries(self.folder, PROVENANCE_FILE_NAME)
             if not files.lexists(path):
                 publish_bytes(path, format_json(self.provenance).encode())
@@ -98,7 +101,8 @@ class InfoEdit(MetadataEdit):
             raise PermissionError(errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed)
 
     def check_current(self) -> None:
-        """Raise ValueError if another process has created the volume with a different type since the job was planned."""
+        """Raise ValueError if another process has created the volume with a different type since
+        the job was planned."""
         current = find_info(self.folder)
         if current is None:
             return

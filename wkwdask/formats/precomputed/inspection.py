@@ -1,4 +1,5 @@
-"""Verify a precomputed volume: its ``info``, and the files of its scales. Reports all faults, where readers stop at the first. Never writes."""
+"""Verify a precomputed volume: its ``info``, and the files of its scales. Reports all faults, where
+readers stop at the first. Never writes."""
 
 from __future__ import annotations
 
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
 
 def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[Any], list[Fault]]:
     """List the files of a scale, and faults of names that do not belong there."""
-    # Unsharded files are pairs of a chunk's cell and the index of its suffix in `SUFFIXES`; shards are their numbers. `others` are the same scale in other
-    # chunk sizes, whose files share the folder.
+    # Unsharded files are pairs of a chunk's cell and the index of its suffix in `SUFFIXES`; shards
+    # are their numbers. `others` are the same scale in other chunk sizes, whose files share the
+    # folder.
     folder, naming = array.folder, array.naming
     if files.islink(folder) and not files.exists(folder):
         return [], [Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder")]
@@ -128,7 +130,8 @@ class PrecomputedCheck(ArrayCheck):
                 return Findings((Fault(kind, path, str(error).removeprefix(f"{path}: ")),), 1)
             except OSError as error:
                 return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
-            return Findings() if shard is None else _ShardCheck(self, shard, number).run()  # None: removed meanwhile
+            # None: removed meanwhile
+            return Findings() if shard is None else _ShardCheck(self, shard, number).run()
 
 
 class _ShardCheck:
@@ -179,7 +182,8 @@ class _ShardCheck:
             self._check_chunk(int(ids[n]), cell, int(begins[n]), int(sizes[n]))
 
     def _members(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> list[tuple[int, Vec4]]:
-        """List the rows and cells of chunks that belong to a minishard; report all others, which no reader finds."""
+        """List the rows and cells of chunks that belong to a minishard; report all others, which no
+        reader finds."""
         grid, sharding = self._shard.layout.counts, self._shard.layout.sharding
         positions = compressed_morton.decode(ids, grid)
         cells: list[Vec4] = [(0, x, y, z) for x, y, z in positions.tolist()]
@@ -215,7 +219,8 @@ class _ShardCheck:
         parts = np.concatenate(self._used)
         parts = parts[parts[:, 1] > parts[:, 0]]
         parts = parts[np.argsort(parts[:, 0], kind="stable")]
-        ends = np.maximum.accumulate(parts[:, 1])  # sorted by start, a part overlaps one before it if it starts before their largest end
+        # sorted by start, a part overlaps one before it if it starts before their largest end
+        ends = np.maximum.accumulate(parts[:, 1])
         for n in np.flatnonzero(parts[1:, 0] < ends[:-1]).tolist():
             self._add_fault("shard.overlap", f"a part that begins inside the one before it, which ends at byte {ends[n]}", "", int(parts[n + 1, 0]))
 
@@ -245,7 +250,8 @@ class ScaleScope(ArrayScope):
 
     def repairer(self) -> LevelRepair | None:
         naming = self.array.naming
-        is_obsolete = isinstance(naming, ShardNaming) and any(listed.variant for listed in self._listed())  # each shard in two files
+        # each shard in two files
+        is_obsolete = isinstance(naming, ShardNaming) and any(listed.variant for listed in self._listed())
         is_box = not isinstance(naming, ShardNaming) or naming.sharding.shard_cells(naming.counts) is not None
         return super().repairer() if is_box and not is_obsolete else None
 
@@ -259,7 +265,8 @@ class ScaleScope(ArrayScope):
 
 
 def inspect_volume(url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, method_of: Callable[[str], str]) -> Scope:
-    """List the scales and files to verify, and report the faults of ``info``; ``method_of`` returns the downsampling method of a category."""
+    """List the scales and files to verify, and report the faults of ``info``; ``method_of`` returns
+    the downsampling method of a category."""
     path = location_of(url)
     faults: list[Fault] = []
     try:
@@ -285,7 +292,8 @@ def inspect_volume(url: str | os.PathLike[str], layers: Sequence[str] | None, ma
 
 
 def _scale_scopes(source: VolumeSource, level: Level, name: str, method: str | None, faults: list[Fault]) -> list[ScaleScope]:
-    """List the files of a scale in each of its chunk sizes, and append the faults of its folder to ``faults``."""
+    """List the files of a scale in each of its chunk sizes, and append the faults of its folder to
+    ``faults``."""
     scale: Scale = level.details
     mag = level.mag
     sizes = scale.chunk_sizes or (scale.chunk_size,)

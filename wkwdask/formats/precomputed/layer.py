@@ -1,4 +1,5 @@
-"""Open Neuroglancer precomputed volumes by URL or folder, and recognise local ones. Redirects of ``info`` are followed."""
+"""Open Neuroglancer precomputed volumes by URL or folder, and recognise local ones. Redirects of
+``info`` are followed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 
 def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
-    """Raise ReplacedError while a job replaces a scale: its folder then holds new files, and ``info`` still describes the old ones."""
+    """Raise ReplacedError while a job replaces a scale: its folder then holds new files, and
+    ``info`` still describes the old ones."""
     # Publication has two steps, and a reader may come between them:
     #     1. swap the folders of the old and the new scale   (without an atomic exchange: two renames, the folder is briefly missing)
     #     2. update info
@@ -64,8 +66,10 @@ class VolumeSource:
 
     store: Store
     info: VolumeInfo
-    chunk_size: Vec3 | None = None  # chunk size to read if there are several; None for the first of each scale
-    opened: str = ""  # path or URL of the volume from which redirects led here; empty without redirects
+    # chunk size to read if there are several; None for the first of each scale
+    chunk_size: Vec3 | None = None
+    # path or URL of the volume from which redirects led here; empty without redirects
+    opened: str = ""
 
     def image(self, key: str | None = None) -> Image:
         """Return the volume as an image; ``key`` selects one scale."""
@@ -142,12 +146,14 @@ def _redirect_location(store: Store, redirect: str) -> str:
 
 
 def is_volume(path: str) -> bool:
-    """Check whether a local folder is a precomputed volume or a scale of one. A folder that holds WKW data is not."""
+    """Check whether a local folder is a precomputed volume or a scale of one. A folder that holds
+    WKW data is not."""
     return (_is_info(f"{path}/{FILE_NAME}") and not contains_wkw(path)) or enclosing_volume(path) is not None
 
 
 def _is_info(path: str) -> bool:
-    """Check whether a file is the ``info`` of a volume, valid or damaged, and not that of meshes, skeletons or annotations."""
+    """Check whether a file is the ``info`` of a volume, valid or damaged, and not that of meshes,
+    skeletons or annotations."""
     try:
         if not files.isfile(path):
             return False
@@ -162,7 +168,8 @@ def _is_info(path: str) -> bool:
 
 
 def enclosing_volume(path: str) -> tuple[str, str] | None:
-    """Return the folder of the volume that lists a local folder as a scale, and the scale's key, which may contain slashes."""
+    """Return the folder of the volume that lists a local folder as a scale, and the scale's key,
+    which may contain slashes."""
     folder, rest = path, ""
     for _ in range(_MAX_KEY_FOLDERS):
         folder, name = split(folder)

@@ -1,11 +1,13 @@
-"""Layouts of a precomputed scale: each chunk is a file, or many chunks share a shard (neuroglancer, ``precomputed/sharded.rst``).
+"""Layouts of a precomputed scale: each chunk is a file, or many chunks share a shard (neuroglancer,
+``precomputed/sharded.rst``).
 
 A shard with three minishards::
 
     | shard index: (start, end) of each minishard index | chunks of 0 | index of 0 | chunks of 1 | index of 1 | chunks of 2 | index of 2 |
                                                         ^ offset 0 of all tables
 
-A read of a chunk needs one entry of the shard index, the index of its minishard, and the chunk. Tables are cached until the file changes.
+A read of a chunk needs one entry of the shard index, the index of its minishard, and the chunk.
+Tables are cached until the file changes.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
     from wkwdask.model.layout import ChunkSource
     from wkwdask.model.store import Store, StoredFile
 
-_MAX_BUFFER_NBYTES = 1 << 32  # output buffer for Brotli and Zstandard streams, which need not state their length
+# output buffer for Brotli and Zstandard streams, which need not state their length
+_MAX_BUFFER_NBYTES = 1 << 32
 _PAGE_ENTRIES = 1024  # entries of a shard index that are read together
 _TABLE_CACHE_NBYTES = 64 << 20
 _LARGEST_OFFSET = 1 << 62
@@ -55,18 +58,22 @@ _tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_TABLE_CACHE_NBYTES, lambda
 _suffixes: LruCache[_Suffixes] = LruCache(1024)
 """Suffixes of the chunks of each folder."""
 _MOST_SEARCHES = 8
-"""Absent chunks of a folder on a server that are looked for under all names, which costs six requests each."""
+"""Absent chunks of a folder on a server that are looked for under all names, which costs six
+requests each."""
 _USUAL_SUFFIX = ".gz"
-"""Suffix under which every absent chunk is looked for: cloud-volume appends it by default, so writers may mix such files with plain ones."""
+"""Suffix under which every absent chunk is looked for: cloud-volume appends it by default, so
+writers may mix such files with plain ones."""
 _unsplit: LruCache[bool] = LruCache(1024)
 """Folders on servers with a shard in one file: no writer mixes these with shards in two files."""
 
 
-# ------------------------------------------------------------------------------------------------ chunks that are files
+# ------------------------------------------------------------------------------------------------
+# chunks that are files
 
 
 def largest_file(largest: int) -> int:
-    """Return the largest size of a file whose content has ``largest`` bytes: compression slightly enlarges noise."""
+    """Return the largest size of a file whose content has ``largest`` bytes: compression slightly
+    enlarges noise."""
     return largest + largest // 8 + 4096
 
 
@@ -130,7 +137,8 @@ class _Suffixes:
 
 
 def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str, bytes | None]:
-    """Read a file under the first of its possible names that exists: the suffix states the compression. ``center`` is the chunk in the middle."""
+    """Read a file under the first of its possible names that exists: the suffix states the
+    compression. ``center`` is the chunk in the middle."""
     (suffixes,) = _suffixes.get_or_make([(store.opening, store.url)], lambda _: [_Suffixes()])
     likely = tuple(dict.fromkeys((*suffixes.seen, "")))
     suffix, data = _first_existing(store, stem, likely, largest)
@@ -138,7 +146,8 @@ def _read_file(store: Store, stem: str, center: str, largest: int) -> tuple[str,
         seen = suffixes.seen  # by now, other threads may have seen more
         if store.is_local or not seen or suffixes.searches < _MOST_SEARCHES:
             suffix, data = _search(store, stem, likely, largest)
-            suffixes.searches += data is None  # one that finds a file must not use up those of other threads
+            # one that finds a file must not use up those of other threads
+            suffixes.searches += data is None
             if data is None and not seen and suffixes.searches == _MOST_SEARCHES and not store.is_local:
                 found, voxels = _search(store, center, [], largest)
                 if voxels is not None:
@@ -159,7 +168,8 @@ def _first_existing(store: Store, stem: str, suffixes: Sequence[str], largest: i
 
 
 def _search(store: Store, stem: str, asked: Sequence[str], largest: int) -> tuple[str, bytes | None]:
-    """Read a file under the names that were not asked for; those on a server are requested at once."""
+    """Read a file under the names that were not asked for; those on a server are requested at
+    once."""
     others = [suffix for suffix in SUFFIXES if suffix not in asked]
     if store.is_local:
         return _first_existing(store, stem, others, largest)
@@ -169,8 +179,9 @@ def _search(store: Store, stem: str, asked: Sequence[str], largest: int) -> tupl
 
 def decompress_file(data: bytes, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:
     """Decompress the file of a chunk by its suffix."""
-    # A server may send a stored gzip stream without Content-Encoding, and a copy from it contains the stream. So gzip is also recognised by its first bytes.
-    # No other encoding begins with them. A raw chunk may, but then it has exactly the size of its voxels.
+    # A server may send a stored gzip stream without Content-Encoding, and a copy from it contains
+    # the stream. So gzip is also recognised by its first bytes. No other encoding begins with them.
+    # A raw chunk may, but then it has exactly the size of its voxels.
     is_wrapped = data[:2] == GZIP_MAGIC and (codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape))
     if path.endswith(".gz") or is_wrapped:
         return decompress_gzip(data, largest, path, 0)
@@ -178,7 +189,8 @@ def decompress_file(data: bytes, path: str, largest: int, codec: PrecomputedCode
         codecs, what = import_extra("imagecodecs", path, "precomputed"), "Brotli" if path.endswith(".br") else "Zstandard"
         decode = codecs.brotli_decode if path.endswith(".br") else codecs.zstd_decode
         try:
-            out: bytes = decode(data, out=min(largest, max(_MAX_BUFFER_NBYTES, largest // 64)))  # only filled pages of the buffer take memory
+            # only filled pages of the buffer take memory
+            out: bytes = decode(data, out=min(largest, max(_MAX_BUFFER_NBYTES, largest // 64)))
         except MemoryError:
             raise
         except Exception as error:
@@ -193,11 +205,13 @@ def decompress_file(data: bytes, path: str, largest: int, codec: PrecomputedCode
     return data
 
 
-# ------------------------------------------------------------------------------------------------ shards
+# ------------------------------------------------------------------------------------------------
+# shards
 
 
 class OpenShard:
-    """An open shard: one file, or an index file and a data file in the obsolete layout. Reads bytes of the file with the chunks."""
+    """An open shard: one file, or an index file and a data file in the obsolete layout. Reads bytes
+    of the file with the chunks."""
 
     def __init__(self, store: Store, file: StoredFile, layout: PrecomputedShards, index_file: StoredFile) -> None:
         self.store, self.file, self.layout, self.index_file, self.name = store, file, layout, index_file, file.name
@@ -228,11 +242,13 @@ class OpenShard:
         return None if self.nbytes is None else max(0, self.nbytes - self.first_byte)
 
     def exists(self) -> bool:
-        """Return whether the shard is stored. For a remote file of unknown size this reads a page of its index."""
+        """Return whether the shard is stored. For a remote file of unknown size this reads a page
+        of its index."""
         return self.nbytes is not None or len(self._page(0)) > 0
 
     def minishard_range(self, minishard: int) -> tuple[int, int] | None:
-        """Return start and end of a minishard index, counted from the end of the shard index, or None if the shard is absent."""
+        """Return start and end of a minishard index, counted from the end of the shard index, or
+        None if the shard is absent."""
         page, row = divmod(minishard, _PAGE_ENTRIES)
         table = self._page(page)
         if not len(table):
@@ -275,7 +291,8 @@ class OpenShard:
         return _tables.get_or_make([(file.name, file.state, sharding, "index", page)], read_page)[0]
 
     def minishards(self, numbers: Sequence[int]) -> list[npt.NDArray[np.uint64]]:
-        """Return the indexes of minishards: identifiers, starts and sizes, shape (3, n), empty if the shard is absent."""
+        """Return the indexes of minishards: identifiers, starts and sizes, shape (3, n), empty if
+        the shard is absent."""
 
         def read(keys: list[tuple[str, Hashable, Sharding, str, int]]) -> Iterable[npt.NDArray[np.uint64]]:
             spans = {number: self.minishard_range(number) or (0, 0) for *_, number in keys}
@@ -284,7 +301,8 @@ class OpenShard:
         return _tables.get_or_make([(self.name, self.state, self.layout.sharding, "minishard", number) for number in numbers], read)
 
     def read_minishards(self, spans: Mapping[int, tuple[int, int]]) -> dict[int, npt.NDArray[np.uint64]]:
-        """Read the indexes of minishards from their places, counted from the end of the shard index."""
+        """Read the indexes of minishards from their places, counted from the end of the shard
+        index."""
         is_gzip = self.layout.sharding.minishard_index_encoding == "gzip"
         limit = MINISHARD_ENTRY_NBYTES * self.layout.sharding.minishard_chunks(self.layout.counts)
         for number, (start, stop) in () if is_gzip else spans.items():
@@ -363,13 +381,15 @@ class PrecomputedShards(RewritableShards):
         groups = np.split(order, np.flatnonzero(np.diff(minishards[order])) + 1) if len(order) else []
         return {int(minishards[members[0]]): members for members in groups}
 
-    # -------------------------------------------------------------------------------------------- writing
+    # --------------------------------------------------------------------------------------------
+    # writing
 
     def ids(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         return compressed_morton.encode(cells[:, 1:], self.counts)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the identifiers of chunks relative to the first one of their shard: its lowest bits, since shards are not hashed."""
+        """Return the identifiers of chunks relative to the first one of their shard: its lowest
+        bits, since shards are not hashed."""
         within = self.sharding.within_bits
         return self.ids(cells) & np.uint64((1 << min(within, 64)) - 1)
 
@@ -385,7 +405,8 @@ class PrecomputedShards(RewritableShards):
         return _NewShard(self.sharding, int(self.ids(np.array([first]))[0]), buffer)
 
     def is_whole(self, file: StoredFile) -> bool:
-        """Return whether the last minishard index ends where the file does, as in all shards that wkwdask writes."""
+        """Return whether the last minishard index ends where the file does, as in all shards that
+        wkwdask writes."""
         parts, nbytes = file.read([(0, self.head_nbytes)]), file.nbytes or 0
         if parts is None or len(parts[0]) != self.head_nbytes:
             return False
@@ -410,7 +431,8 @@ class PrecomputedShards(RewritableShards):
 
 
 def _places(table: npt.NDArray[np.uint64], members: npt.NDArray[np.int64], ids: npt.NDArray[np.uint64], first_byte: int) -> npt.NDArray[np.int64]:
-    """Look up chunks in the index of their minishard; return first byte, end and row of each stored one."""
+    """Look up chunks in the index of their minishard; return first byte, end and row of each stored
+    one."""
     positions = np.minimum(np.searchsorted(table[0], ids), table.shape[1] - 1)
     is_stored = table[0, positions] == ids
     starts, sizes = table[1, positions[is_stored]].astype(np.int64) + first_byte, table[2, positions[is_stored]].astype(np.int64)
@@ -418,9 +440,11 @@ def _places(table: npt.NDArray[np.uint64], members: npt.NDArray[np.int64], ids: 
 
 
 class _NewShard:
-    """A shard being written, with hash identity. Memory holds a write buffer and the tables, never the chunks."""
+    """A shard being written, with hash identity. Memory holds a write buffer and the tables, never
+    the chunks."""
 
-    # Chunks arrive in ascending order of identifiers, so the chunks of a minishard follow each other:
+    # Chunks arrive in ascending order of identifiers, so the chunks of a minishard follow each
+    # other:
     #     | shard index (written last) | chunks | index | chunks | index | ...
 
     def __init__(self, sharding: Sharding, first_id: int, buffer: FileBuffer) -> None:
@@ -436,7 +460,8 @@ class _NewShard:
         return self.buffer.end - self._sharding.index_nbytes
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Finish the previous minishard if another one begins, and return how many of the chunks belong to the current one."""
+        """Finish the previous minishard if another one begins, and return how many of the chunks
+        belong to the current one."""
         shift = np.uint64(min(self._sharding.preshift_bits, 63))
         minishard = int(codes[0] >> shift)
         if minishard != self._minishard:
@@ -446,7 +471,8 @@ class _NewShard:
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         lengths = sizes.astype(np.uint64)
-        # The chunks are already appended: the last one ends at _end, so starts are sums of lengths from the back.
+        # The chunks are already appended: the last one ends at _end, so starts are sums of lengths
+        # from the back.
         starts = np.uint64(self._end) - lengths[::-1].cumsum(dtype=np.uint64)[::-1]
         self._tables.append((codes + self._first_id, starts, lengths))
 

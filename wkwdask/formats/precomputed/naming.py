@@ -1,6 +1,8 @@
-"""File names of a precomputed scale: chunks are named by the voxels they span, shards by their hexadecimal numbers.
+"""File names of a precomputed scale: chunks are named by the voxels they span, shards by their
+hexadecimal numbers.
 
-Sources: neuroglancer, ``precomputed/volume.rst``, "unsharded chunk storage", and ``precomputed/sharded.rst``, "sharded chunk storage".
+Sources: neuroglancer, ``precomputed/volume.rst``, "unsharded chunk storage", and
+``precomputed/sharded.rst``, "sharded chunk storage".
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store, StoredEntry
 
 SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
-"""Suffixes of chunk files in the order of lookup. cloud-volume compresses files on local disks and appends the suffix."""
+"""Suffixes of chunk files in the order of lookup. cloud-volume compresses files on local disks and
+appends the suffix."""
 _NUMBER = r"(0|-?[1-9]\d{0,17})"  # no leading zeros, and within 64 bits
 _CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
@@ -57,7 +60,8 @@ class ChunkFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanNaming(KeyNaming):
-    """Names of unsharded chunks, such as ``0-64_0-64_64-100``: absolute voxels, clipped to the size of the scale."""
+    """Names of unsharded chunks, such as ``0-64_0-64_64-100``: absolute voxels, clipped to the size
+    of the scale."""
 
     offset: Vec3
     """First absolute voxel of the scale."""
@@ -96,7 +100,8 @@ class SpanNaming(KeyNaming):
         return tuple(stem + suffix for suffix in SUFFIXES)
 
     def file_states(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
-        """Yield the stored file of a chunk; of several with different suffixes, the first in the order of lookup."""
+        """Yield the stored file of a chunk; of several with different suffixes, the first in the
+        order of lookup."""
         stem = self.stem(file)
         for variant, suffix in enumerate(SUFFIXES):
             (state,) = store.states([stem + suffix])
@@ -105,7 +110,8 @@ class SpanNaming(KeyNaming):
                 return
 
     def states_of_files(self, store: Store, files: Sequence[Vec4]) -> Iterator[tuple[Vec4, FileVariant]]:
-        plain = store.states(map(self.stem, files))  # mostly all files have the first suffix, which is none
+        # mostly all files have the first suffix, which is none
+        plain = store.states(map(self.stem, files))
         for file, state in zip(files, plain, strict=True):
             if state is not None:
                 yield file, FileVariant(0, *state)
@@ -113,7 +119,8 @@ class SpanNaming(KeyNaming):
                 yield from ((file, variant) for variant in self.file_states(store, file))
 
     def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """List the stored files of a box; of several for one chunk, the first in the order of lookup."""
+        """List the stored files of a box; of several for one chunk, the first in the order of
+        lookup."""
         del folder_filter
         if 0 not in ranges[0]:
             return
@@ -148,7 +155,8 @@ class SpanNaming(KeyNaming):
 
 @dataclass(frozen=True, slots=True)
 class ShardNaming(KeyNaming):
-    """Names of shards: ``0a.shard``, or ``0a.index`` and ``0a.data`` in the obsolete layout of two files."""
+    """Names of shards: ``0a.shard``, or ``0a.index`` and ``0a.data`` in the obsolete layout of two
+    files."""
 
     sharding: Sharding
     counts: Vec3
@@ -172,11 +180,13 @@ class ShardNaming(KeyNaming):
         return tuple(stem + kind for kind in _KINDS)
 
     def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """List the files of shards in a box. Shards that are not boxes are all listed, with their number instead of a position."""
+        """List the files of shards in a box. Shards that are not boxes are all listed, with their
+        number instead of a position."""
         del folder_filter
         cells, within = self.sharding.shard_cells(self.counts), self.sharding.within_bits
         for number, entries in self.files(store).items():
-            file = (number & (1 << 62) - 1, number >> 62, 0, 0)  # two signed integers hold the 64 bits of a shard number
+            # two signed integers hold the 64 bits of a shard number
+            file = (number & (1 << 62) - 1, number >> 62, 0, 0)
             if cells is not None:
                 (first,) = compressed_morton.decode([number << within if within < 64 else 0], self.counts).tolist()
                 file = (0, first[0] // cells[0], first[1] // cells[1], first[2] // cells[2])
@@ -203,7 +213,8 @@ def _is_in(file: Vec4, ranges: Ranges) -> bool:
 
 
 def stored_suffix(store: Store) -> str:
-    """Return the most frequent suffix of the chunk files in a folder, by the first of them; empty if there are none."""
+    """Return the most frequent suffix of the chunk files in a folder, by the first of them; empty
+    if there are none."""
     matches = (_CHUNK_NAME.fullmatch(entry.name) for entry in islice(store.entries(), _SAMPLED_NAMES))
     counts = Counter(named[7] or "" for named in matches if named is not None)
     return max(SUFFIXES, key=counts.__getitem__)
@@ -222,7 +233,8 @@ def file_sizes(store: Store, *, is_sharded: bool) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-# ------------------------------------------------------------------------------------------------ the folder of a scale
+# ------------------------------------------------------------------------------------------------
+# the folder of a scale
 
 _RANGE = r"-?\d+--?\d+"
 _DATA_FILE = re.compile(rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)")

@@ -22,8 +22,10 @@ class PrecomputedOptions(StorageOptions):
     chunk_shape: Vec3 | None = shape("A chunk [voxels].", (64, 64, 64))
     shard_shape: Vec3 | bool | Sharding | None = shape(
         "A shard [voxels], of a shape that the format allows for the volume; {auto} chooses about 1 GiB before compression, {none} makes each chunk a file.",
-        False, "{none}", accepts_bool=True,
-    )  # fmt: skip
+        False,
+        "{none}",
+        accepts_bool=True,
+    )
     encoding: str | None = choice(
         "Encoding of chunks.",
         ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"),

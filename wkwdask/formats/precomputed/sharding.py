@@ -1,12 +1,14 @@
-"""Sharding of a Neuroglancer precomputed volume: map chunks to shards, choose shardings, parse and format the tables of a shard file.
+"""Sharding of a Neuroglancer precomputed volume: map chunks to shards, choose shardings, parse and
+format the tables of a shard file.
 
-Source: neuroglancer, ``precomputed/sharded.rst``. A chunk identifier is the compressed Morton code of the chunk's grid position. With hash identity::
+Source: neuroglancer, ``precomputed/sharded.rst``. A chunk identifier is the compressed Morton code
+of the chunk's grid position. With hash identity::
 
     identifier:  | shard_bits | minishard_bits | preshift_bits |    (highest bit first)
                    which file   part of the file  chunk of the minishard
 
-A shard file holds the shard index, then chunks and minishard indices in any order. All offsets count from the end of the shard index. Tables are
-checked when they are parsed.
+A shard file holds the shard index, then chunks and minishard indices in any order. All offsets
+count from the end of the shard index. Tables are checked when they are parsed.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ MINISHARD_ENTRY_NBYTES = 24
 MAX_MINISHARD_BITS = 32  # the limit of tensorstore: a shard index of 64 GiB
 _MAX_OFFSET = 1 << 62  # [bytes] beyond any file
 TARGET_SHARD_NBYTES = 1 << 30
-_MINISHARD_BITS = 9  # a viewer reads a whole minishard index for its first chunk: 512 entries have 12 KiB
+# a viewer reads a whole minishard index for its first chunk: 512 entries have 12 KiB
+_MINISHARD_BITS = 9
 _INDEX_BITS = 10  # other readers read a shard index whole: at most 16 KiB
 
 
@@ -50,7 +53,8 @@ class Sharding:
     """Distribution of chunk identifiers over shards and minishards."""
 
     preshift_bits: int
-    """Number of lowest bits of an identifier that are ignored: chunks that differ only in these share a minishard."""
+    """Number of lowest bits of an identifier that are ignored: chunks that differ only in these
+    share a minishard."""
     minishard_bits: int
     """Number of bits that select the minishard within a shard."""
     shard_bits: int
@@ -69,14 +73,16 @@ class Sharding:
 
     @property
     def within_bits(self) -> int:
-        """Number of bits of an identifier that number the chunks of a shard, if identifiers are not hashed."""
+        """Number of bits of an identifier that number the chunks of a shard, if identifiers are not
+        hashed."""
         return self.preshift_bits + self.minishard_bits
 
     def shard_name(self, shard: int) -> str:
         return f"{self._stem(shard)}.shard"
 
     def split_names(self, shard: int) -> tuple[str, str]:
-        """Return the two file names of a shard in the obsolete layout: the shard index, and everything that follows it."""
+        """Return the two file names of a shard in the obsolete layout: the shard index, and
+        everything that follows it."""
         return f"{self._stem(shard)}.index", f"{self._stem(shard)}.data"
 
     def _stem(self, shard: int) -> str:
@@ -119,7 +125,8 @@ class Sharding:
         return compressed_morton.cells_per_axis(within, grid)
 
     def fitted(self, grid: Vec3) -> Sharding:
-        """Return the same sharding for a volume of another size: as many chunks per shard, and bits that exactly cover all identifiers.
+        """Return the same sharding for a volume of another size: as many chunks per shard, and bits
+        that exactly cover all identifiers.
 
         Parameters
         ----------
@@ -161,9 +168,10 @@ def choose_sharding(
 ) -> Sharding:
     """Choose the sharding of a Neuroglancer precomputed volume of any size.
 
-    Each shard is a box of voxels, so that one task can write it: chunk identifiers are not hashed, and the bits exactly cover all of them. A shard holds as
-    many chunks as fit the target size before compression, and at least one. A minishard holds at most 512 chunks, unless the shard index would then have more
-    than 1024 minishards.
+    Each shard is a box of voxels, so that one task can write it: chunk identifiers are not hashed,
+    and the bits exactly cover all of them. A shard holds as many chunks as fit the target size
+    before compression, and at least one. A minishard holds at most 512 chunks, unless the shard
+    index would then have more than 1024 minishards.
 
     Parameters
     ----------
@@ -176,7 +184,8 @@ def choose_sharding(
     num_channels : int
         Values per voxel.
     encoding : str
-        Encoding of the chunks. Image encodings (jpeg, png, jxl) are not compressed again, all others are stored as gzip streams.
+        Encoding of the chunks. Image encodings (jpeg, png, jxl) are not compressed again, all
+        others are stored as gzip streams.
     target_shard_nbytes : int
         Largest size of a shard [bytes, before compression].
 
@@ -212,7 +221,8 @@ def sharding_of_bits(grid: Vec3, bits: int, encoding: str) -> Sharding:
     total = len(compressed_morton.bit_axes(grid))
     within = min(total, bits)
     preshift = max(min(within, _MINISHARD_BITS), within - _INDEX_BITS)
-    data_encoding = "raw" if encoding in images.ENCODINGS else "gzip"  # gzip cannot compress images further
+    # gzip cannot compress images further
+    data_encoding = "raw" if encoding in images.ENCODINGS else "gzip"
     return Sharding(preshift, within - preshift, total - within, minishard_index_encoding="gzip", data_encoding=data_encoding)
 
 
@@ -225,11 +235,13 @@ _BITS_32 = np.uint64(0xFFFFFFFF)
 
 
 def murmurhash3(keys: Column) -> Column:
-    """Hash the eight little-endian bytes of each key with MurmurHash3_x86_128, seed 0, and keep the first 64 bits.
+    """Hash the eight little-endian bytes of each key with MurmurHash3_x86_128, seed 0, and keep the
+    first 64 bits.
 
     Notes
     -----
-    Austin Appleby's MurmurHash3 (public domain) for a message of eight bytes: it has no full block of 16 bytes, only a tail in the first two lanes.
+    Austin Appleby's MurmurHash3 (public domain) for a message of eight bytes: it has no full block
+    of 16 bytes, only a tail in the first two lanes.
 
     Examples
     --------
@@ -313,8 +325,9 @@ def format_shard_index(starts: Column, ends: Column) -> bytes:
 
 
 def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding: str) -> bytes:
-    # sharded.rst, "minishard index format": rows of identifiers, start offsets and sizes. Identifiers and starts are deltas:
-    # an identifier from the previous one, a start from the end of the previous chunk.
+    # sharded.rst, "minishard index format": rows of identifiers, start offsets and sizes.
+    # Identifiers and starts are deltas: an identifier from the previous one, a start from the end
+    # of the previous chunk.
     table = np.empty((3, len(ids)), "<u8")
     table[0] = np.diff(ids, prepend=np.uint64(0))
     table[1] = starts
@@ -328,7 +341,8 @@ def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int
         raise CorruptError(f"{source}: byte {offset}: a minishard index has a multiple of {MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}")
     table = np.frombuffer(raw, "<u8").reshape(3, -1).astype(np.uint64)
     ids, sizes = np.cumsum(table[0], dtype=np.uint64), table[2]
-    # Unsigned sums wrap around at 2^64: a sum that does is smaller than the previous one, and the comparison finds it.
+    # Unsigned sums wrap around at 2^64: a sum that does is smaller than the previous one, and the
+    # comparison finds it.
     wrong = np.flatnonzero(ids[1:] <= ids[:-1])
     if wrong.size:
         n = int(wrong[0])

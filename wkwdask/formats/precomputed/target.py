@@ -1,4 +1,5 @@
-"""Plan new scales of a precomputed volume: check its folder and existing scales, and choose keys, resolutions, encodings and shards."""
+"""Plan new scales of a precomputed volume: check its folder and existing scales, and choose keys,
+resolutions, encodings and shards."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
     from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
 
-VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}  # `type` in `info` of each layer category
+# `type` in `info` of each layer category
+VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}
 _BLOCK_SIZE = (8, 8, 8)
 _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
@@ -81,13 +83,20 @@ class TargetVolume(TargetFolder):
         comparable = scales[0] if like_scale is None or options.chunk_shape else replace(scales[0], chunk_sizes=like_scale.chunk_sizes)
         parent = self._root.work_folder(self.folder, folders)
         return NewLevels(
-            parent, folders, targets, settings, edit, tuple(map(ViewerWarning, dict.fromkeys(warnings))), stored_as=_described(scales[0]),
+            parent,
+            folders,
+            targets,
+            settings,
+            edit,
+            tuple(map(ViewerWarning, dict.fromkeys(warnings))),
+            stored_as=_described(scales[0]),
             is_unchanged=like_scale == comparable and (options.compression is None or comparable.sharding is not None),
             loss=None if like_scale is None else _loss(scales[0], like_scale),
-        )  # fmt: skip
+        )
 
     def _type(self, spec: LevelSpec) -> VolumeInfo:
-        """Return type, data type and channels of the volume, and check that existing scales agree."""
+        """Return type, data type and channels of the volume, and check that existing scales
+        agree."""
         native = spec.dtype.newbyteorder("=")
         kind = None if self.destination.category is None else VOLUME_TYPES.get(self.destination.category, self.destination.category)
         if kind not in (None, *VOLUME_TYPES.values()):
@@ -176,7 +185,8 @@ class TargetVolume(TargetFolder):
         return key
 
     def _resolution_of(self, mag: Mag, info: VolumeInfo) -> Lengths:
-        """Return the edge lengths of a voxel of a mag [nm] as its scale states them, else scaled from those of another mag."""
+        """Return the edge lengths of a voxel of a mag [nm] as its scale states them, else scaled
+        from those of another mag."""
         scales = [(scale_mag, scale.resolution) for scale in info.scales if (scale_mag := mag_of(info, scale)) is not None]
         for scale_mag, resolution in scales:
             if scale_mag == mag:
@@ -195,7 +205,8 @@ def _scale_of(volume: Volume | None) -> Scale | None:
 
 
 def _loss(scale: Scale, source: Scale) -> str | None:
-    """Return the loss of a copy: None for a lossless encoding, ``""`` for a new lossy encoding that the user chose, else a warning about a repeated one."""
+    """Return the loss of a copy: None for a lossless encoding, ``""`` for a new lossy encoding that
+    the user chose, else a warning about a repeated one."""
     if not is_lossy(scale.encoding, scale.options.get("jxl_quality")):
         return None
     if scale.encoding != source.encoding:
@@ -224,7 +235,8 @@ def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) 
 
 
 def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Sharding | None:
-    """Return the sharding of a new scale: the requested one, else that of the source scale if its shards are boxes, else a chosen one."""
+    """Return the sharding of a new scale: the requested one, else that of the source scale if its
+    shards are boxes, else a chosen one."""
     requested: Any = options.shard_shape
     source_sharding = scale.sharding
     if requested is False or (requested is None and source_sharding is None):
@@ -242,13 +254,15 @@ def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: Vol
 
 
 def _sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
-    """Return the sharding whose shards have a shape [voxels], or span the whole scale along axes where it is shorter."""
+    """Return the sharding whose shards have a shape [voxels], or span the whole scale along axes
+    where it is shorter."""
     grid = scale.grid
     x, y, z = (min(cells, 1 << (most - 1).bit_length()) for cells, most in zip(chunks_per_shard(shape, scale.chunk_size), grid, strict=True))
     possible = [compressed_morton.cells_per_axis(bits, grid) for bits in range(len(compressed_morton.bit_axes(grid)) + 1)]
     if (x, y, z) not in possible:
         shapes = ", ".join("x".join(map(str, times(cells, scale.chunk_size))) for cells in possible)
-        # A shard holds a range of compressed Morton codes: each further bit doubles it along one axis, in the order of the code.
+        # A shard holds a range of compressed Morton codes: each further bit doubles it along one
+        # axis, in the order of the code.
         raise ValueError(f"a shard of {shape} voxels is not a range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels")
     return sharding_of_bits(grid, possible.index((x, y, z)), scale.encoding)
 

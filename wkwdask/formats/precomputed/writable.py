@@ -1,4 +1,5 @@
-"""Rules for new volumes: reject those that some reader cannot open, and warn about those that Neuroglancer shows incorrectly."""
+"""Rules for new volumes: reject those that some reader cannot open, and warn about those that
+Neuroglancer shows incorrectly."""
 
 from __future__ import annotations
 
@@ -23,11 +24,15 @@ _SUPPORT: dict[str, tuple[tuple[str, ...], tuple[int, ...] | None]] = {
     "png": (("uint8", "uint16"), (1, 2, 3, 4)),
     "jxl": (("uint8",), (1, 3, 4)),
 }
-"""Data types and numbers of channels of each encoding (neuroglancer, ``precomputed/volume.rst``, "Chunk encoding"); None for any number."""
+"""Data types and numbers of channels of each encoding (neuroglancer, ``precomputed/volume.rst``,
+"Chunk encoding"); None for any number."""
 _OPTION_RANGES = {
-    "jpeg_quality": ("jpeg", 0, 100), "png_level": ("png", 0, 9),
-    "jxl_quality": ("jxl", 0, 100), "jxl_effort": ("jxl", 1, 10), "jxl_decodingspeed": ("jxl", 0, 4),
-}  # fmt: skip
+    "jpeg_quality": ("jpeg", 0, 100),
+    "png_level": ("png", 0, 9),
+    "jxl_quality": ("jxl", 0, 100),
+    "jxl_effort": ("jxl", 1, 10),
+    "jxl_decodingspeed": ("jxl", 0, 4),
+}
 _MAX_TEXTURE = 2048  # Neuroglancer loads a chunk as a three-dimensional WebGL texture
 _MAX_COMPRESSO = 65535  # the header has 16 bits for each side
 _MAX_INDEX_BITS = 20  # a shard index of 16 MiB
@@ -58,7 +63,8 @@ def check_encoding(encoding: str, dtype: Any, num_channels: int) -> None:
 
 
 def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, force: bool = False) -> list[str]:
-    """Raise ValueError if other readers cannot read a new scale, and return warnings about Neuroglancer."""
+    """Raise ValueError if other readers cannot read a new scale, and return warnings about
+    Neuroglancer."""
     name = np.dtype(dtype).name
     problems = [
         *_volume_problems(name, num_channels, kind),

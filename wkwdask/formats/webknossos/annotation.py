@@ -1,8 +1,10 @@
-"""Annotations exported by WEBKNOSSOS: volume layers, a mag merged with them, and the nodes of an NML.
+"""Annotations exported by WEBKNOSSOS: volume layers, a mag merged with them, and the nodes of an
+NML.
 
-A volume annotation is a zip file that contains an NML and ``data*.zip``, or one of the ``data*.zip``, packed or unpacked. The data are WKW mags with files
-of one block, such as ``1/z0/y0/x0.wkw``, and only changed blocks are stored; many mags consist of a header only. A stored block replaces the block of the
-layer completely, zeros included::
+A volume annotation is a zip file that contains an NML and ``data*.zip``, or one of the
+``data*.zip``, packed or unpacked. The data are WKW mags with files of one block, such as
+``1/z0/y0/x0.wkw``, and only changed blocks are stored; many mags consist of a header only. A stored
+block replaces the block of the layer completely, zeros included::
 
     export.zip
       annotation.nml          <volume location="data_0_Volume.zip" name="Volume" fallbackLayer="segmentation"/>
@@ -98,7 +100,8 @@ class AnnotationMag:
     def read_block(self, index: Vec3, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Decode one stored block."""
         source = f"{self.name}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
-        # LZ4 adds little to incompressible data. A file of more than twice the block is broken, and is not read into memory as a whole.
+        # LZ4 adds little to incompressible data. A file of more than twice the block is broken, and
+        # is not read into memory as a whole.
         max_nbytes = 2 * self.header.block_nbytes + self.header.smallest_data_offset
         self._check_unchanged()
         raw = _read(source, max_nbytes)
@@ -125,7 +128,8 @@ class VolumeLayer:
 
 
 def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None) -> tuple[list[AnnotationMag], str]:
-    """Open one volume layer of an annotation, and return its mags with a note on the layers that are not used."""
+    """Open one volume layer of an annotation, and return its mags with a note on the layers that
+    are not used."""
     path = local_path(url)
     # WEBKNOSSOS and its users name the zips of annotations as they like.
     file, note = _data_file(f"{path}{ZIP}" if files.isfile(path) else path, fallback, volume_layer)
@@ -164,14 +168,16 @@ def _names(file: str) -> Iterator[str]:
 
 
 def _data_file(file: str, fallback: str | None, volume_layer: str | None) -> tuple[str, str]:
-    """Find the zip or folder that contains the mags, and return it with a note on other volume layers."""
+    """Find the zip or folder that contains the mags, and return it with a note on other volume
+    layers."""
     state_of(file)  # raises the error for a missing file
     names = list(_names(file))
     if any(_BLOCK.fullmatch(name) for name in names):
         if volume_layer is not None:
             raise ValueError(f"{file}: is a single volume layer without a name; leave volume_layer= out")
         return file, ""
-    # An export with several volume layers: the one drawn on the target layer is used unless the user names another.
+    # An export with several volume layers: the one drawn on the target layer is used unless the
+    # user names another.
     inner = sorted(name for name in names if _DATA_ZIP.fullmatch(name))
     note = ""
     if len(inner) > 1 or (inner and volume_layer is not None):
@@ -264,7 +270,8 @@ _MAX_COORDINATE = 2**53  # larger coordinates are not exact in float64
 
 
 def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Read the nodes of all trees of an NML: number of the tree, shape (n,), and voxel of mag 1, shape (n, 3)."""
+    """Read the nodes of all trees of an NML: number of the tree, shape (n,), and voxel of mag 1,
+    shape (n, 3)."""
     trees: list[int] = []
     positions: list[tuple[float, float, float]] = []
     root, number = None, -1
@@ -289,7 +296,8 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class MergedVolume:
-    """A mag merged with annotations: each block comes from the last annotation that stores it, zeros included, or else from the mag.
+    """A mag merged with annotations: each block comes from the last annotation that stores it,
+    zeros included, or else from the mag.
 
     Later annotations replace earlier ones block by block::
 
@@ -303,7 +311,8 @@ class MergedVolume:
     annotations: tuple[AnnotationMag, ...]
     """Annotations in order; a later one replaces blocks of earlier ones."""
     box: BoundingBox
-    """Box of the result [voxels of the mag]; outside of the base's box, only annotations have voxels."""
+    """Box of the result [voxels of the mag]; outside of the base's box, only annotations have
+    voxels."""
 
     dtype = delegate_to("base", "dtype")
     num_channels = delegate_to("base", "num_channels")
@@ -336,7 +345,8 @@ class MergedVolume:
         box = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.box.mag)
         blocks = [(annotation, _index(row)) for annotation in self.annotations for row in annotation.blocks_in(box)]
         boxes = [_block_box(annotation, index) for annotation, index in blocks]
-        # Everything before the last block that covers the whole request is overwritten, so it need not be read.
+        # Everything before the last block that covers the whole request is overwritten, so it need
+        # not be read.
         covering = [number for number, block_box in enumerate(boxes) if block_box.contains(box)]
         first = max(covering, default=0)
         nonzero = 0 if covering else self._read_base(out, box, first_channel, fill_zeros=fill_zeros or bool(blocks))
@@ -364,7 +374,8 @@ class MergedVolume:
         marked = cell_map(box, cell_shape, self.name)
         for annotation in self.annotations:
             step = annotation.header.block_len
-            # Cells and blocks nest. Visit the larger of the two, so that many blocks in one cell count once.
+            # Cells and blocks nest. Visit the larger of the two, so that many blocks in one cell
+            # count once.
             for row in np.unique(annotation.blocks_in(box) * step // np.maximum(cell_shape, step), axis=0).tolist():
                 edges = np.maximum(cell_shape, step)
                 first = [max(t, n * edge) // c - r.start for t, n, edge, c, r in zip(box.topleft, row, edges, cell_shape, ranges, strict=True)]
@@ -376,7 +387,8 @@ class MergedVolume:
         return union_cells(self.base.cropped(self.box).occupied(cell_shape), self.annotated_cells(self.box, cell_shape))
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Return the states of the stored files that a box touches; each annotation adds one row for every file that it has blocks for."""
+        """Return the states of the stored files that a box touches; each annotation adds one row
+        for every file that it has blocks for."""
         inside = box.intersection(self.box)
         return np.concatenate([self.base.cropped(self.box).shard_states(inside), *self._annotated_states(inside)])
 

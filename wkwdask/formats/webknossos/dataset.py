@@ -1,7 +1,8 @@
-"""Resolve a path to a dataset, a layer or a mag, and find its record in ``datasource-properties.json``.
+"""Resolve a path to a dataset, a layer or a mag, and find its record in
+``datasource-properties.json``.
 
-A dataset with a JSON is opened without listing folders. Layers stored as Zarr or N5, as the webknossos library writes them, take paths and boxes of their
-mags from the JSON too.
+A dataset with a JSON is opened without listing folders. Layers stored as Zarr or N5, as the
+webknossos library writes them, take paths and boxes of their mags from the JSON too.
 """
 
 from __future__ import annotations
@@ -57,11 +58,13 @@ def read_datasource(folder: str) -> DataSource | None:
 
 def update_datasource(
     folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None, *, allow_external: bool = False
-) -> None:  # fmt: skip
-    """Apply a change to the ``datasource-properties.json`` of a folder, atomically and under a lock; ``new`` is the document if there is no file yet.
+) -> None:
+    """Apply a change to the ``datasource-properties.json`` of a folder, atomically and under a
+    lock; ``new`` is the document if there is no file yet.
 
-    Other software ignores the lock: a change that it makes in the milliseconds between read and write is lost. ``allow_external`` is for jobs, which check
-    before they begin whether the JSON is a link to that of another dataset; all other changes of such a link raise UnsupportedError.
+    Other software ignores the lock: a change that it makes in the milliseconds between read and
+    write is lost. ``allow_external`` is for jobs, which check before they begin whether the JSON is
+    a link to that of another dataset; all other changes of such a link raise UnsupportedError.
     """
     path = edited_file(f"{local_path(folder)}/{FILE_NAME}")
     if not files.isdir(dirname(path)):
@@ -78,12 +81,14 @@ def _document(folder: str) -> dict[str, Any] | None:
 
 
 def check_own_datasource(folder: str) -> None:
-    """Raise UnsupportedError if the ``datasource-properties.json`` of a folder is a link to that of another dataset."""
+    """Raise UnsupportedError if the ``datasource-properties.json`` of a folder is a link to that of
+    another dataset."""
     Root(local_path(folder), noun="dataset").check_documents(local_path(folder), OWN_COPY)
 
 
 def check_datasource_writable(folder: str) -> None:
-    """Raise PermissionError if the ``datasource-properties.json`` of a folder, or the target of its link, cannot be replaced."""
+    """Raise PermissionError if the ``datasource-properties.json`` of a folder, or the target of its
+    link, cannot be replaced."""
     changed = dirname(edited_file(f"{folder}/{FILE_NAME}"))
     if files.isdir(changed) and not files.is_writable(changed):
         raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
@@ -109,7 +114,8 @@ class DatasetLayer:
         return open_arrays(layer, mag) if is_arrays_layer(layer) else layer
 
     def root_of(self, layer: Image) -> str | None:
-        """Return the dataset of a layer, even if its JSON does not list the layer; None without a JSON."""
+        """Return the dataset of a layer, even if its JSON does not list the layer; None without a
+        JSON."""
         return self.dataset_folder if self.dataset_folder is not None else dataset_above(layer.folder)
 
 
@@ -120,7 +126,8 @@ def make_layer(folder: str, name: str, dataset_folder: str | None = None, dataso
 
 
 def listed_layer(dataset_folder: str, datasource: DataSource, record: LayerRecord, folder: str | None = None) -> Image:
-    """Return the image of a layer that the JSON lists; mags without a path are in the folder named after the layer."""
+    """Return the image of a layer that the JSON lists; mags without a path are in the folder named
+    after the layer."""
     return _image(folder or f"{dataset_folder}/{record.name}", record.name, DatasetLayer(dataset_folder, datasource, record))
 
 
@@ -138,7 +145,8 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
         remote = _remote_folders(layer_folder, unstated) if is_remote(layer_folder) else {}
         for listed in layer.record.mags:
             folder = remote.get(listed.mag) or _listed_folder(layer_folder, layer.dataset_folder, listed.mag, listed.path)
-            if is_remote(str(layer.dataset_folder)) and not is_remote(folder):  # a remote file must not choose which local files are read
+            if is_remote(str(layer.dataset_folder)) and not is_remote(folder):
+                # a remote file must not choose which local files are read
                 problem = f"{layer.dataset_folder}/{FILE_NAME}: mag {listed.mag} of layer {name} is at the local path {folder}, which is not followed"
                 yield Level(listed.mag.name, folder, mag=listed.mag, problem=problem, error=UnsupportedError, stated=listed.path)
             else:
@@ -168,7 +176,8 @@ def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: 
 
 
 def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None) -> str:
-    """Return the folder of a mag that the JSON lists: its path, or else the folder with a conventional name (``2`` or ``2-2-2``)."""
+    """Return the folder of a mag that the JSON lists: its path, or else the folder with a
+    conventional name (``2`` or ``2-2-2``)."""
     if path is not None:
         return stated_path(str(dataset_folder), path)
     for name in (mag.name, mag.long_name):
@@ -178,14 +187,16 @@ def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path
 
 
 def _parents_of_mags(dataset_folder: str, record: LayerRecord) -> set[str]:
-    """Return the folders that contain the mags of a layer that the JSON lists. No file is looked for, because a dataset can have many layers."""
+    """Return the folders that contain the mags of a layer that the JSON lists. No file is looked
+    for, because a dataset can have many layers."""
     stated = {listed.path for listed in record.mags}
     return {f"{dataset_folder}/{record.name}" if path is None else dirname(stated_path(dataset_folder, path)) for path in stated}
 
 
 @lru_cache(maxsize=256)
 def _remote_folders(layer_folder: str, mags: tuple[Mag, ...]) -> dict[Mag, str]:
-    """Return the folders of mags without a path in a remote layer: a folder is known by its header."""
+    """Return the folders of mags without a path in a remote layer: a folder is known by its
+    header."""
     found: dict[Mag, str] = {}
     for is_long in (False, True):
         folders = {mag: f"{layer_folder}/{mag.long_name if is_long else mag.name}" for mag in mags if mag not in found}
@@ -218,7 +229,8 @@ def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Reso
 
 
 def find_listed_arrays(path: str) -> ResolvedUrl | None:
-    """Resolve a path or URL that the JSON of a dataset lists as a Zarr or N5 layer, or as a mag of such a layer; None if no JSON lists it."""
+    """Resolve a path or URL that the JSON of a dataset lists as a Zarr or N5 layer, or as a mag of
+    such a layer; None if no JSON lists it."""
     parent = dirname(path)
     for dataset, folder in ((parent, path), (dirname(parent), parent)):
         datasource = read_datasource(dataset)
@@ -233,9 +245,11 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
 
 
 def dataset_above(layer_folder: str) -> str | None:
-    """Return the parent folder of a layer if it has a JSON, even one that does not list the layer."""
+    """Return the parent folder of a layer if it has a JSON, even one that does not list the
+    layer."""
     folder = dirname(layer_folder)
-    return folder if files.lexists(f"{folder}/{FILE_NAME}") else None  # a dangling link states a dataset, too
+    # a dangling link states a dataset, too
+    return folder if files.lexists(f"{folder}/{FILE_NAME}") else None
 
 
 def with_external(layer: Image) -> Image:
@@ -264,7 +278,8 @@ def _locate(path: str) -> ResolvedUrl:
 
 
 def _locate_mag(path: str) -> ResolvedUrl:
-    """Find the layer of a mag's folder: by the paths in the JSON of its layer or dataset, or else by the names of the folders."""
+    """Find the layer of a mag's folder: by the paths in the JSON of its layer or dataset, or else
+    by the names of the folders."""
     listed = listed_mag(path)
     if listed is not None:
         return ResolvedUrl(path, listed[:1], listed[1])
@@ -277,7 +292,8 @@ def _locate_mag(path: str) -> ResolvedUrl:
 
 
 def listed_mag(path: str) -> tuple[Image, Mag] | None:
-    """Find the layer and the mag of a folder that a JSON in the parent folder, or above it, lists."""
+    """Find the layer and the mag of a folder that a JSON in the parent folder, or above it,
+    lists."""
     parent, real = dirname(path), files.realpath(path)
     for dataset in (parent, dirname(parent)):
         datasource = read_datasource(dataset)
@@ -294,7 +310,8 @@ def listed_mag(path: str) -> tuple[Image, Mag] | None:
 
 
 def _layer_above(path: str) -> Image:
-    """Return the layer of a folder, with its record if a JSON in the folder or above it lists it."""
+    """Return the layer of a folder, with its record if a JSON in the folder or above it lists
+    it."""
     for folder in (path, dirname(path)):
         datasource = read_datasource(folder)
         layer = layer_in(folder, datasource, path) if datasource is not None else None
@@ -304,7 +321,8 @@ def _layer_above(path: str) -> Image:
 
 
 def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Image | None:
-    """Find the layer whose mags are in a folder: by the paths in the JSON, because layers can be renamed, or else by the name of the folder."""
+    """Find the layer whose mags are in a folder: by the paths in the JSON, because layers can be
+    renamed, or else by the name of the folder."""
     real = files.realpath(layer_folder)
     for record in datasource.layers:
         parents = _parents_of_mags(dataset_folder, record)
@@ -332,7 +350,8 @@ def is_arrays_layer(layer: Image) -> bool:
 
 
 def check_stored_as_wkw(layer: Image, *, is_target: bool = False) -> None:
-    """Raise UnsupportedError for a layer of a dataset that is not stored as WKW. The error of a layer that can be read states the command that converts it."""
+    """Raise UnsupportedError for a layer of a dataset that is not stored as WKW. The error of a
+    layer that can be read states the command that converts it."""
     stored = "wkw" if layer.container is None else layer.container.data_format
     if stored == "wkw":
         return
@@ -377,9 +396,11 @@ _REMEDY = "axisOrder in the entry of the mag states the dimension of each of x, 
 
 
 def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequence[int], names: Sequence[str | None]) -> str:
-    """Return the letters of the axes of a mag's array: by ``axisOrder``, or else by the names in the array, or else in the order c, x, y, z.
+    """Return the letters of the axes of a mag's array: by ``axisOrder``, or else by the names in
+    the array, or else in the order c, x, y, z.
 
-    ``axisOrder`` maps each axis to its index in ``shape`` (Zarr) or ``dimensions`` (N5). A channel axis that it does not list comes first.
+    ``axisOrder`` maps each axis to its index in ``shape`` (Zarr) or ``dimensions`` (N5). A channel
+    axis that it does not list comes first.
     """
     order = item.get("axisOrder")
     if order is None:
@@ -388,7 +409,8 @@ def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequenc
     if not isinstance(order, dict) or not {"x", "y"} <= set(order) or not all(map(is_whole_number, order.values())):
         raise CorruptError(f"{source}: axisOrder: expected the index of a dimension for each of x, y and z, found {json.dumps(order)[:80]}")
     places = {letter: int(index) for letter, index in order.items()}
-    if record.num_channels == 1 and len(places) == len(shape) + 1 and "c" in places:  # the array has no axis for its one channel
+    if record.num_channels == 1 and len(places) == len(shape) + 1 and "c" in places:
+        # the array has no axis for its one channel
         channel = places.pop("c")
         places = {letter: index - (index > channel) for letter, index in places.items()}
     extra = record.entry.get("additionalAxes")

@@ -1,7 +1,7 @@
 """Parse and edit ``datasource-properties.json``, the metadata of a WEBKNOSSOS dataset.
 
-Parsing turns text into records. An edit (``with_...``, ``without_...``) returns a changed copy of a document and keeps every field that it does not name.
-This module opens no file.
+Parsing turns text into records. An edit (``with_...``, ``without_...``) returns a changed copy of a
+document and keeps every field that it does not name. This module opens no file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class MagRecord:
 
     mag: Mag
     path: str | None
-    """Folder of the mag, relative to the dataset, absolute or a URL; None for the conventional folder."""
+    """Folder of the mag, relative to the dataset, absolute or a URL; None for the conventional
+    folder."""
     cube_length: int | None = None
     """Edge length of a file [voxels]; None if not stated."""
 
@@ -87,7 +88,8 @@ class DataSource:
     """Long name of the unit of the voxel size."""
 
     def layer(self, name: str) -> LayerRecord | None:
-        """Return the layer with a name, None if there is none; raises CorruptError if it is invalid."""
+        """Return the layer with a name, None if there is none; raises CorruptError if it is
+        invalid."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
@@ -100,7 +102,8 @@ class DataSource:
 def parse_datasource(content: str | bytes, source: str) -> DataSource:
     """Parse the text of a ``datasource-properties.json``, in its current or legacy form.
 
-    An invalid layer is set aside in ``invalid_layers``, so that the others stay usable. Any other invalid field raises.
+    An invalid layer is set aside in ``invalid_layers``, so that the others stay usable. Any other
+    invalid field raises.
     """
     document = parse_object(content, source)
     problems = Problems()
@@ -141,7 +144,8 @@ def format_datasource(document: dict[str, Any]) -> str:
 
 
 def check_layer_name(name: str) -> None:
-    """Raise ValueError for a layer name that WEBKNOSSOS does not accept; some of these would also lead out of the dataset.
+    """Raise ValueError for a layer name that WEBKNOSSOS does not accept; some of these would also
+    lead out of the dataset.
 
     Examples
     --------
@@ -162,7 +166,8 @@ def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
 
 
 def largest_segment_id(attributes: dict[str, Any]) -> int | None:
-    """Return the stated largest id of a layer, or None. An id beyond 2^53 - 1, which JavaScript cannot hold, is stored as a string."""
+    """Return the stated largest id of a layer, or None. An id beyond 2^53 - 1, which JavaScript
+    cannot hold, is stored as a string."""
     value = attributes.get("largestSegmentId")
     if isinstance(value, dict):
         value = value.get("value")
@@ -218,14 +223,21 @@ def _parse_layer(entry: Any, path: str, problems: Problems) -> LayerRecord | Non
     if len(problems.messages) > before or box is None:
         return None
     return LayerRecord(
-        str(name), category, box, str(entry.get("elementClass", "")), channels, str(entry.get("dataFormat", "wkw")),
+        str(name),
+        category,
+        box,
+        str(entry.get("elementClass", "")),
+        channels,
+        str(entry.get("dataFormat", "wkw")),
         tuple(sorted(mags, key=lambda record: (record.mag.maximum, record.mag.factors))),
-        {key: entry[key] for key in _ATTRIBUTES if key in entry}, entry,
-    )  # fmt: skip
+        {key: entry[key] for key in _ATTRIBUTES if key in entry},
+        entry,
+    )
 
 
 def is_folder_name(name: str) -> bool:
-    """Return whether a layer name is also a valid folder name, because folders of layers are found by name."""
+    """Return whether a layer name is also a valid folder name, because folders of layers are found
+    by name."""
     return name not in ("", ".", "..") and "/" not in name and not _NO_PATH.search(name)
 
 
@@ -298,7 +310,8 @@ def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mag_keys(entry: dict[str, Any]) -> tuple[str, str]:
-    """Return the keys of the list of mags and of a mag in it; files of old versions have ``wkwResolutions`` instead of ``mags``."""
+    """Return the keys of the list of mags and of a mag in it; files of old versions have
+    ``wkwResolutions`` instead of ``mags``."""
     return ("wkwResolutions", "resolution") if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag")
 
 
@@ -398,7 +411,8 @@ def path_holders(entry: Any) -> Iterator[dict[str, Any]]:
 
 
 def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]) -> Document:
-    """Set the paths of mags; a legacy list, which has no field for paths, is converted to the current form."""
+    """Set the paths of mags; a legacy list, which has no field for paths, is converted to the
+    current form."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
     if _mag_keys(entry)[0] == "wkwResolutions":
@@ -422,7 +436,8 @@ def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_mags(document: Document, layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
-    """Add or replace mags of a layer, each given as mag, path and edge length of a file [voxels]."""
+    """Add or replace mags of a layer, each given as mag, path and edge length of a file
+    [voxels]."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
     key, mag_key = _mag_keys(entry)
@@ -463,7 +478,8 @@ class NewLayer(NamedTuple):
 def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
     """Add a layer without mags, or set box and type of an existing one.
 
-    ``attributes`` apply to a new layer; an existing layer keeps its own, except that its largest id never decreases.
+    ``attributes`` apply to a new layer; an existing layer keeps its own, except that its largest id
+    never decreases.
     """
     changed = copy.deepcopy(document)
     layers = changed.setdefault("dataLayers", [])
@@ -484,7 +500,8 @@ def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: d
 
 
 def with_view_configuration(document: Document, layer: str | None, values: dict[str, Any]) -> Document:
-    """Set default view settings of a layer, or of the dataset for None; remove those set to None."""
+    """Set default view settings of a layer, or of the dataset for None; remove those set to
+    None."""
     changed = copy.deepcopy(document)
     entry = changed if layer is None else layer_entry(changed, layer)
     before = entry.get("defaultViewConfiguration")

@@ -1,4 +1,5 @@
-"""The format ``webknossos``: datasets, layers and mags whose files are WKW, as an entry of the registry of formats."""
+"""The format ``webknossos``: datasets, layers and mags whose files are WKW, as an entry of the
+registry of formats."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
     from wkwdask.model.target_image import TargetImage
     from wkwdask.model.volume import Volume
 
-_SPARSE_RATIO = 2  # files that cover more than this many times the box are searched for blocks of zeros
+# files that cover more than this many times the box are searched for blocks of zeros
+_SPARSE_RATIO = 2
 _MAX_LISTED = 5  # names in a note
 
 
@@ -69,7 +71,8 @@ class WebknossosFormat(ArrayFormat):
     unlisting = "wkwdask dataset remove-layer removes the layer from the JSON and keeps its files"
 
     def recognise(self, path: str) -> bool:
-        """Return whether a folder is a dataset with a JSON, or a mag; no file identifies a layer."""
+        """Return whether a folder is a dataset with a JSON, or a mag; no file identifies a
+        layer."""
         return is_mag_or_dataset(path)
 
     def guess_can_open(self, url: object) -> bool:
@@ -89,7 +92,8 @@ class WebknossosFormat(ArrayFormat):
             return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
     def claims(self, path: str) -> bool:
-        """Return whether the JSON of a dataset lists a folder as a Zarr or N5 layer, or as a mag of such a layer."""
+        """Return whether the JSON of a dataset lists a folder as a Zarr or N5 layer, or as a mag of
+        such a layer."""
         return find_listed_arrays(path) is not None
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
@@ -111,7 +115,8 @@ class WebknossosFormat(ArrayFormat):
     def level_copies(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[LevelCopy]:
-        """Return the selected mags with their destinations: a dataset is copied to a dataset, a layer to a layer, a mag to a mag."""
+        """Return the selected mags with their destinations: a dataset is copied to a dataset, a
+        layer to a layer, a mag to a mag."""
         located = locate(url, allow_external=allow_external)
         mags = None if levels is None else list(map(Mag.parse, levels))
         root = None if target is None else local_path(target)
@@ -137,7 +142,8 @@ class WebknossosFormat(ArrayFormat):
         return stored if 0 < len(stored) < len(located.layers) + len(located.invalid_layers) else None
 
     def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
-        """Return notes on layers and files that are not copied, and on target datasets with another voxel size."""
+        """Return notes on layers and files that are not copied, and on target datasets with another
+        voxel size."""
         located = locate(url)
         skipped = [] if located.mag is not None else list(_not_copied(located, [level_copy.image for level_copy in level_copies], layers))
         more = f" and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
@@ -171,13 +177,16 @@ class WebknossosFormat(ArrayFormat):
         return LargestIdEdit(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:
-        """Return a mag with the box of all stored voxels: a mag that is replaced must keep voxels outside of the layer's box."""
+        """Return a mag with the box of all stored voxels: a mag that is replaced must keep voxels
+        outside of the layer's box."""
         stored = files_extent(volume.folder, header_of(volume), volume.box.mag)
-        is_mostly_outside = stored.volume > _SPARSE_RATIO * volume.box.volume  # few files, mostly zeros: worth reading their jump tables
+        # few files, mostly zeros: worth reading their jump tables
+        is_mostly_outside = stored.volume > _SPARSE_RATIO * volume.box.volume
         return volume.cropped(filled_box(volume) if is_mostly_outside else volume.box.union(stored))
 
     def is_uniform(self, volume: StoredArray) -> bool:
-        """Return whether all files have the block type of the header; files of other software may differ."""
+        """Return whether all files have the block type of the header; files of other software may
+        differ."""
         header = header_of(volume)
         for x, y, z in volume.stored_states()[:, :3].tolist():
             file = open_in(volume.store, (x, y, z), header)
@@ -217,7 +226,8 @@ class WebknossosFormat(ArrayFormat):
         return "" if stored == "wkw" else f"the layer is stored as {stored}, only mags of wkw are removed"
 
     def check_removable(self, image: Image, folder: str) -> str:
-        """Return the real folder of a mag; raises UnsupportedError if it lies outside of the dataset or another layer lists it."""
+        """Return the real folder of a mag; raises UnsupportedError if it lies outside of the
+        dataset or another layer lists it."""
         dataset = image.container.dataset_folder
         if dataset is not None:
             check_datasource_writable(dataset)
@@ -299,6 +309,7 @@ def _not_copied(located: ResolvedUrl, copied: Sequence[Image], names: Sequence[s
 
 
 def _other_files(folder: str, known: Collection[str]) -> Iterator[str]:
-    """Return the paths in a folder of a dataset that are neither known, nor hidden, nor its JSON."""
+    """Return the paths in a folder of a dataset that are neither known, nor hidden, nor its
+    JSON."""
     names = sorted(files.listdir(folder)) if files.isdir(folder) else []
     return (f"{folder}/{name}" for name in names if name not in known and name != FILE_NAME and not name.startswith("."))

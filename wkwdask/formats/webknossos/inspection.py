@@ -1,6 +1,8 @@
-"""Inspect a dataset for verify and repair: list its layers and mags, and compare them with the JSON.
+"""Inspect a dataset for verify and repair: list its layers and mags, and compare them with the
+JSON.
 
-Readers stop at a missing or broken JSON; this module continues and relies on the folders. It never writes.
+Readers stop at a missing or broken JSON; this module continues and relies on the folders. It never
+writes.
 """
 
 from __future__ import annotations
@@ -64,8 +66,18 @@ if TYPE_CHECKING:
 _SAMPLED_HEADERS = 200
 _MIN_VOTES = 2  # agreeing data files needed to overrule header.wkw
 _HEADER_KINDS = (
-    "other_block_type", "missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs",
-)  # fmt: skip
+    "other_block_type",
+    "missing",
+    "short",
+    "magic",
+    "version",
+    "block_type",
+    "voxel_type",
+    "voxel_size",
+    "block_nbytes",
+    "data_offset",
+    "differs",
+)
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
 _TASK_NBYTES = 256 << 20  # decoded bytes of the files of one task: less than a second of work
 _MAX_FILES_PER_TASK = 512
@@ -86,7 +98,8 @@ class MagScope(LevelScope):
     category: str
     """Category of the layer in the JSON, empty without one."""
     header: WkwHeader | None
-    """Expected header of its files: ``header.wkw``, or that of most files if it is missing, broken or overruled by them."""
+    """Expected header of its files: ``header.wkw``, or that of most files if it is missing, broken
+    or overruled by them."""
     listing: Listing
     record: npt.NDArray[np.int64] | None
     """Record of its files: index, size and time of each; None without one."""
@@ -201,13 +214,15 @@ class LayerScope(inspection.LayerScope):
         return tuple(scope for scope in self.mags if isinstance(scope, MagScope))
 
     def nonzero_outside(self, findings: Mapping[str, Findings]) -> BoundingBox | None:
-        """Return the box around all nonzero voxels outside of the layer's box [voxels of mag 1]; None without any."""
+        """Return the box around all nonzero voxels outside of the layer's box [voxels of mag 1];
+        None without any."""
         # Only the finest mag counts: voxels of coarser mags extend beyond the box by rounding.
         outside = findings.get(self.mags[0].key, Findings()).outside if self.mags else None
         return None if outside is None else outside.in_mag(MAG_1)
 
     def box_from_files(self, findings: Mapping[str, Findings]) -> BoundingBox:
-        """Return the box of an unlisted layer [voxels of mag 1]: the box in the provenance, extended to all nonzero voxels."""
+        """Return the box of an unlisted layer [voxels of mag 1]: the box in the provenance,
+        extended to all nonzero voxels."""
         readable = [scope for scope in self.wkw_mags if scope.header is not None]
         recorded_box = read_recorded_box(readable)
         if recorded_box is None:
@@ -256,7 +271,8 @@ class Scope(inspection.Scope):
 
 
 def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
-    """Collect the layers and mags of a path, with all faults that show without reading data files beyond their headers."""
+    """Collect the layers and mags of a path, with all faults that show without reading data files
+    beyond their headers."""
     path = any_path(url)
     faults: list[Fault] = []
     known, dataset, datasource, only = _find(path, faults)
@@ -277,7 +293,8 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
-    """Resolve a path to its layers, the dataset folder, the JSON (None without one) and, if the path names a mag, this mag."""
+    """Resolve a path to its layers, the dataset folder, the JSON (None without one) and, if the
+    path names a mag, this mag."""
     if not is_remote(path) and not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     try:
@@ -338,7 +355,8 @@ def looks_like_mag(folder: str) -> bool:
 
 
 def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
-    """Yield the folders of a layer that are named like a mag and look like one; none of a remote layer, whose mags the JSON lists."""
+    """Yield the folders of a layer that are named like a mag and look like one; none of a remote
+    layer, whose mags the JSON lists."""
     if is_remote(layer_folder):
         return
     try:
@@ -403,7 +421,8 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
 def _inspect_arrays(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
     """Inspect a layer that is stored as Zarr or N5.
 
-    Documents of the arrays' group are not compared: boxes are those of the JSON, and arrays extend beyond them to whole shards.
+    Documents of the arrays' group are not compared: boxes are those of the JSON, and arrays extend
+    beyond them to whole shards.
     """
     record: LayerRecord = layer.container.record
     stored_format = format_named(ARRAY_FORMATS[record.data_format])
@@ -477,7 +496,8 @@ def _lost_files(folder: str, listing: Listing, record: npt.NDArray[np.int64]) ->
 def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeader | None:
     """Check ``header.wkw``, and return the expected header of the data files.
 
-    The headers of sampled data files overrule a missing or broken ``header.wkw``, and one that contradicts more than half of them.
+    The headers of sampled data files overrule a missing or broken ``header.wkw``, and one that
+    contradicts more than half of them.
     """
     path = f"{folder}/{HEADER_NAME}"
     header = None
@@ -494,7 +514,8 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     votes = Counter(header_votes(folder, listing))
     if not votes:
         return header
-    # A header.wkw written by hand or by another job is more likely wrong than most of the data files, which readers decode by their own headers.
+    # A header.wkw written by hand or by another job is more likely wrong than most of the data
+    # files, which readers decode by their own headers.
     (most, count), total = votes.most_common(1)[0], votes.total()
     if header is None:
         return most if 2 * count > total else None
@@ -545,7 +566,8 @@ def _check_record(path: str, record: LayerRecord, mags: Sequence[MagScope]) -> I
 
 def _check_types(path: str, record: LayerRecord, mags: Sequence[MagScope | ArrayScope]) -> Iterator[Fault]:
     """Compare the record of a layer with the types of its mags."""
-    types = {scope.voxel_type: scope.name for scope in reversed(mags) if scope.voxel_type is not None}  # each type with the finest mag that has it
+    # each type with the finest mag that has it
+    types = {scope.voxel_type: scope.name for scope in reversed(mags) if scope.voxel_type is not None}
     for (dtype, num_channels), mag in types.items():
         expected = element_class(dtype, num_channels)
         if record.element_class not in (expected, _ALSO_WRITTEN.get(expected)):
@@ -560,7 +582,8 @@ def _extent(listing: Listing, header: WkwHeader, mag: Mag) -> BoundingBox:
 
 
 def read_recorded_box(mags: Sequence[MagScope]) -> BoundingBox | None:
-    """Read the box of a layer from the provenance of its mags [voxels of mag 1]; None if no mag has one."""
+    """Read the box of a layer from the provenance of its mags [voxels of mag 1]; None if no mag has
+    one."""
     return next((box for scope in mags if (box := _read_recorded_box(scope)) is not None), None)
 
 
@@ -569,7 +592,8 @@ def _numbers(text: str) -> list[int]:
 
 
 def _read_recorded_box(scope: MagScope) -> BoundingBox | None:
-    """Read the box in the provenance of a mag. Commands record it in different mags and frames; that of a merge covers only one source and is ignored."""
+    """Read the box in the provenance of a mag. Commands record it in different mags and frames;
+    that of a merge covers only one source and is ignored."""
     settings: Any = read_provenance(scope.folder).get("settings")
     try:
         command, numbers = settings["command"], _numbers(settings["box"])
@@ -590,7 +614,8 @@ def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
 
 
 def _open_pair(original: MagScope, copy: str) -> tuple[StoredArray, StoredArray] | None:
-    """Open a mag and its copy, both cropped to the extent of the copy; None if they cannot be compared."""
+    """Open a mag and its copy, both cropped to the extent of the copy; None if they cannot be
+    compared."""
     try:
         copied = open_mag(copy, None, original.mag)
         stored = open_mag(original.folder, copied.box, original.mag)

@@ -50,7 +50,8 @@ class JsonRepair(DocumentRepair):
         self._new: Document | None = None
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
-        """Plan actions for the faults of the JSON, and return the paths of all faults that are settled."""
+        """Plan actions for the faults of the JSON, and return the paths of all faults that are
+        settled."""
         if self._scope.dataset_folder is None:
             return set()
         handled: set[str] = set()
@@ -58,7 +59,8 @@ class JsonRepair(DocumentRepair):
             if fault.kind in ("json.missing", "json.broken") and self._plan_new(fault):
                 return {self._scope.json_path, *(other.path for other in faults if other.kind in ("layer.unlisted", "mag.unlisted"))}
         for layer in self._scope.layers:
-            for fault in dict.fromkeys(faults):  # layers that list the same missing mag have equal faults
+            for fault in dict.fromkeys(faults):
+                # layers that list the same missing mag have equal faults
                 if self._concerns(fault, layer):
                     self._plan_fault(layer, fault, handled)
         return handled
@@ -72,9 +74,13 @@ class JsonRepair(DocumentRepair):
 
     def _plan_fault(self, layer: LayerScope, fault: Fault, handled: set[str]) -> None:
         plans = {
-            "json.element_class": self._plan_type, "json.num_channels": self._plan_type, "json.cube_length": self._plan_lengths,
-            "json.largest_id": self._plan_largest, "mag.unlisted": self._plan_mag, "layer.unlisted": self._plan_layer,
-        }  # fmt: skip
+            "json.element_class": self._plan_type,
+            "json.num_channels": self._plan_type,
+            "json.cube_length": self._plan_lengths,
+            "json.largest_id": self._plan_largest,
+            "mag.unlisted": self._plan_mag,
+            "layer.unlisted": self._plan_layer,
+        }
         if fault.kind in plans:
             handled.add(fault.path)
             plans[fault.kind](layer, fault)
@@ -141,14 +147,16 @@ class JsonRepair(DocumentRepair):
         self._change(fault, f"the box becomes {box}", lambda document: with_box(document, layer.name, box))
 
     def _plan_new(self, fault: Fault) -> bool:
-        """Plan a new document: valid parts of the old one, and layers from their files. Return whether that settles all faults of the JSON."""
+        """Plan a new document: valid parts of the old one, and layers from their files. Return
+        whether that settles all faults of the JSON."""
         head, kept, others = valid_parts(read_object(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
             self.left.append(Unrepaired(fault, "the voxel size is in no file: pass voxel_size= in nanometers"))
             return True
-        # Valid fields and layers of the old document stay. A broken layer is restored from its files, and keeps its other fields. A broken entry
-        # without files stays unchanged, because nothing better is known.
+        # Valid fields and layers of the old document stay. A broken layer is restored from its
+        # files, and keeps its other fields. A broken entry without files stays unchanged, because
+        # nothing better is known.
         document = {**new_document(basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
         known = {entry["name"] for entry in kept}
         restored = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.wkw_mags)]

@@ -48,7 +48,8 @@ class LayerEdit(MetadataEdit):
     maxima: tuple[int | None, ...] = ()
     """Largest value of each mag, None if unknown; empty if all are unknown."""
     is_new_content: bool = False
-    """Whether the finest mag replaces one with other voxels: then a larger id in the JSON belongs to voxels that no longer exist."""
+    """Whether the finest mag replaces one with other voxels: then a larger id in the JSON belongs
+    to voxels that no longer exist."""
 
     def apply(self) -> None:
         def change(document: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +70,8 @@ class LayerEdit(MetadataEdit):
         known = {mag: value for (mag, _, _), value in zip(self.mags, self.maxima, strict=False) if value is not None}
         if record is None or record.category != "segmentation" or not known:
             return document
-        # The finest mag determines the id. A coarser one can only raise it, because labels may vanish in downsampling.
+        # The finest mag determines the id. A coarser one can only raise it, because labels may
+        # vanish in downsampling.
         stated, of_finest, largest = largest_segment_id(record.attributes), known.get(record.mags[0].mag), max(known.values())
         if of_finest is not None and (self.is_new_content if stated is not None else of_finest > 0):
             return with_largest_id(document, self.layer, max(0, of_finest))
@@ -79,7 +81,8 @@ class LayerEdit(MetadataEdit):
         check_datasource_writable(self.dataset_folder)
 
     def check_current(self) -> None:
-        """Raise if the JSON no longer lists the layer, or if another job has created the dataset with another voxel size."""
+        """Raise if the JSON no longer lists the layer, or if another job has created the dataset
+        with another voxel size."""
         source = read_datasource(self.dataset_folder) if self.is_listed or self.voxel_size_nm is not None else None
         if self.is_listed and (source is None or source.layer(self.layer) is None):
             raise MissingError(f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed since planning; use its current name")
@@ -92,7 +95,8 @@ class LayerEdit(MetadataEdit):
             )
 
     def _grown(self, box: BoundingBox, document: dict[str, Any]) -> BoundingBox:
-        """Return the new box, united with the current box if the layer has other mags, including those published during the job."""
+        """Return the new box, united with the current box if the layer has other mags, including
+        those published during the job."""
         known = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
         ours = {mag for mag, _, _ in self.mags}
         if known is None or all(record.mag in ours for record in known.mags):
@@ -117,14 +121,22 @@ class LayerEdit(MetadataEdit):
         size = value.get("voxel_size_nm")
         voxel_size = None if size is None else (size[0], size[1], size[2])
         return cls(
-            value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}), voxel_size, value.get("is_listed", False),
-            tuple(value.get("maxima", ())), value.get("is_new_content", False),
-        )  # fmt: skip
+            value["dataset_folder"],
+            value["layer"],
+            mags,
+            new_layer,
+            value.get("attributes", {}),
+            voxel_size,
+            value.get("is_listed", False),
+            tuple(value.get("maxima", ())),
+            value.get("is_new_content", False),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LargestIdEdit(MetadataEdit):
-    """Edit that raises the largest id in the JSON after a part of a segmentation was written; a JSON without a largest id is not changed."""
+    """Edit that raises the largest id in the JSON after a part of a segmentation was written; a
+    JSON without a largest id is not changed."""
 
     kind: ClassVar[str] = "largestSegmentId"
     folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)

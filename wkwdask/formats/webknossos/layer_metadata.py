@@ -1,4 +1,5 @@
-"""Typed access to other fields of a layer's entry in ``datasource-properties.json``: attachments, axes, mappings, view settings.
+"""Typed access to other fields of a layer's entry in ``datasource-properties.json``: attachments,
+axes, mappings, view settings.
 
 Invalid values are skipped here, and stay unchanged in the file.
 """
@@ -20,7 +21,8 @@ class Attachment:
     """Attachment of a layer: meshes, agglomerates, a connectome or statistics."""
 
     kind: str
-    """``"meshes"``, ``"agglomerates"``, ``"connectomes"``, ``"segmentIndex"``, ``"segmentStatistics"`` or ``"cumsum"``."""
+    """``"meshes"``, ``"agglomerates"``, ``"connectomes"``, ``"segmentIndex"``,
+    ``"segmentStatistics"`` or ``"cumsum"``."""
     name: str
     """Name of the attachment."""
     path: str

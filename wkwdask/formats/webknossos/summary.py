@@ -39,7 +39,8 @@ class MagSummary:
     dtype: str = ""
     """Type of one channel."""
     compression: str = ""
-    """Compression of blocks: ``"raw"``, ``"lz4"`` or ``"lz4hc"``; the storage format for Zarr and N5."""
+    """Compression of blocks: ``"raw"``, ``"lz4"`` or ``"lz4hc"``; the storage format for Zarr and
+    N5."""
     block_len: int = 0
     """Edge length of a block [voxels]; 0 if not stored as WKW."""
     file_len: int = 0
@@ -94,11 +95,17 @@ class DatasetSummary(Card):
     def _tables(self) -> str:
         rows = [
             (
-                layer.name, layer.category, mag.mag.name, box_text(mag.box), "" if mag.files is None else f"{mag.files:,}",
-                "" if mag.nbytes is None else format_nbytes(mag.nbytes), mag.problem,
+                layer.name,
+                layer.category,
+                mag.mag.name,
+                box_text(mag.box),
+                "" if mag.files is None else f"{mag.files:,}",
+                "" if mag.nbytes is None else format_nbytes(mag.nbytes),
+                mag.problem,
             )
-            for layer in self.layers for mag in layer.mags
-        ]  # fmt: skip
+            for layer in self.layers
+            for mag in layer.mags
+        ]
         rows += [(layer.name, layer.category, "", "", "", "", layer.problem) for layer in self.layers if not layer.mags]
         lengths = "unknown" if self.voxel_size is None else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
         return f"{escape(f'{self.path}: voxel size {lengths}')}{html_table(('layer', 'category', 'mag', 'box', 'files', 'bytes', ''), rows)}"

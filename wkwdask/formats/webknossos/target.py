@@ -90,7 +90,8 @@ class MagTarget:
                 f"{self.folder}: starts at voxel {spec.box.topleft}, but WKW has no voxels below 0: move it with offset=, or exclude that part "
                 "with bounding_box="
             )
-        # Storage options are inherited from the source only if it is WKW: stored blocks can then be copied.
+        # Storage options are inherited from the source only if it is WKW: stored blocks can then be
+        # copied.
         if like is None or not is_wkw(like):
             header = new_header(spec, options)
         elif spec.is_copy:
@@ -107,7 +108,8 @@ class MagTarget:
         return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=stored_as, placed_as=placed_as)
 
     def _missing_voxels(self, box: BoundingBox) -> str:
-        """Describe the voxels that a coarser mag lacks in the layer's box; an empty text if it has all of them."""
+        """Describe the voxels that a coarser mag lacks in the layer's box; an empty text if it has
+        all of them."""
         levels = self.destination.levels
         whole = box if not levels else levels[0].box.in_mag(box.mag)
         if box.contains(whole):
@@ -121,7 +123,8 @@ class MagTarget:
         )
 
     def _edit(self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None) -> LayerEdit | None:
-        """Return the edit that lists the mag, or None without a JSON. A new layer that copies another one inherits its attributes."""
+        """Return the edit that lists the mag, or None without a JSON. A new layer that copies
+        another one inherits its attributes."""
         layer, destination = self.layer, self.destination
         dataset, record = layer.container.dataset_folder, layer.container.record
         source = None if destination.image is None or destination.image.container is None else destination.image.container.record
@@ -138,7 +141,8 @@ class MagTarget:
                 f"{layer.folder}: the layer stores {type_text(record.element_class, record.num_channels)}, "
                 f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
             )
-        # The box of the layer changes only if the new mag extends beyond it: other mags stay visible where they have voxels.
+        # The box of the layer changes only if the new mag extends beyond it: other mags stay
+        # visible where they have voxels.
         if has_others and record.bounding_box.in_mag(self.mag).contains(box):
             return edit
         if record is not None:
@@ -149,19 +153,22 @@ class MagTarget:
             category = destination.category or (source.category if source is not None else guess_category(header.dtype, header.num_channels))
         layer_box, attributes = box.in_mag(MAG_1), {}
         if source is not None and destination.image_box is not None:
-            layer_box, attributes = destination.image_box, source.attributes  # the box of a coarse mag may extend beyond that of the layer
+            # the box of a coarse mag may extend beyond that of the layer
+            layer_box, attributes = destination.image_box, source.attributes
         if has_others:
             layer_box = record.bounding_box.union(layer_box)
         return replace(edit, new_layer=NewLayer(category, layer_box, elements, header.num_channels), attributes=attributes)
 
     def _voxel_size_of_new_dataset(self) -> Lengths | None:
-        """Return the voxel size of a dataset to create [nm]; None for an existing one, whose voxel size must agree."""
+        """Return the voxel size of a dataset to create [nm]; None for an existing one, whose voxel
+        size must agree."""
         destination = self.destination
         if not destination.needs_container and destination.voxel_size_nm is None:
             return None if destination.coordinate_voxel_size_nm is None else self._voxel_size_from_coordinates(destination.coordinate_voxel_size_nm)
         if not destination.needs_container and not self._is_named_as_mag:
             raise ValueError(f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as {self.folder}/LAYER/1: pass one of them")
-        # An explicit voxel size must match an existing dataset. Without one, a new dataset takes that of the source.
+        # An explicit voxel size must match an existing dataset. Without one, a new dataset takes
+        # that of the source.
         explicit = destination.required_voxel_size_nm if destination.needs_container else destination.voxel_size_nm
         dataset = dirname(dirname(self.user_folder or self.folder))
         datasource = read_datasource(dataset)
@@ -176,7 +183,8 @@ class MagTarget:
         return size
 
     def _voxel_size_from_coordinates(self, size: Lengths) -> Lengths | None:
-        """Return the voxel size of a dataset to create for an array with coordinates; None if none is created."""
+        """Return the voxel size of a dataset to create for an array with coordinates; None if none
+        is created."""
         datasource = self.layer.container.datasource
         if datasource is None:
             return size if self.destination.is_empty_folder and self._is_named_as_mag else None
@@ -190,7 +198,8 @@ class MagTarget:
         return None
 
     def _in_new_dataset(self, voxel_size_nm: Lengths) -> MagTarget:
-        """Return the target with the JSON of its new dataset, which is published together with the mag."""
+        """Return the target with the JSON of its new dataset, which is published together with the
+        mag."""
         layer, dataset = self.layer, dirname(self.layer.folder)
         datasource = parse_datasource(format_datasource(new_document(basename(dataset), voxel_size_nm)), f"{dataset}/{FILE_NAME}")
         layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.allow_external)
@@ -200,7 +209,8 @@ class MagTarget:
 
 @dataclass(frozen=True, slots=True)
 class LayerTarget:
-    """Target of new mags that are computed from a mag of the same layer, a :class:`wkwdask.model.target_image.TargetImage`."""
+    """Target of new mags that are computed from a mag of the same layer, a
+    :class:`wkwdask.model.target_image.TargetImage`."""
 
     layer: Image
     destination: Destination
@@ -254,7 +264,8 @@ class LayerTarget:
         )
 
     def _check_listed_once(self, like: Volume, header: WkwHeader) -> None:
-        """Raise ValueError for a new file length of a mag that another layer lists too: that layer's record would become wrong."""
+        """Raise ValueError for a new file length of a mag that another layer lists too: that
+        layer's record would become wrong."""
         if self.layer.container.datasource is None or (like.chunk_shape, like.shard_shape) == ((header.block_len,) * 3, (header.file_len_vx,) * 3):
             return
         for other in other_layers_with(self.layer, like.name):
@@ -262,7 +273,8 @@ class LayerTarget:
 
 
 def _is_hidden_outside(edit: LayerEdit | None, box: BoundingBox) -> bool:
-    """Return whether the layer's box will lie inside a box: then voxels outside of that box stay hidden, and whole files can be kept."""
+    """Return whether the layer's box will lie inside a box: then voxels outside of that box stay
+    hidden, and whole files can be kept."""
     if edit is None:
         return False
     if edit.new_layer is not None:
@@ -273,7 +285,8 @@ def _is_hidden_outside(edit: LayerEdit | None, box: BoundingBox) -> bool:
 
 
 def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBox) -> TargetArray:
-    """Return the target of a mag; with an explicit level, blocks are encoded again instead of copied."""
+    """Return the target of a mag; with an explicit level, blocks are encoded again instead of
+    copied."""
     target = wkw_target(folder, header, options.chosen_level, box)
     return target if options.level is None else replace(target, splicer=None)
 
@@ -321,7 +334,8 @@ def other_layers_with(layer: Image, folder: str) -> list[str]:
 
 
 def json_path(layer: Image, mag: Mag, folder: str) -> str:
-    """Return the path of a mag for the JSON: the listed path, else a path relative to the dataset, else the absolute path."""
+    """Return the path of a mag for the JSON: the listed path, else a path relative to the dataset,
+    else the absolute path."""
     dataset = str(layer.container.dataset_folder)
     record = layer.container.record
     listed: str | None = next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None) if record is not None else None

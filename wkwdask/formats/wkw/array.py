@@ -1,6 +1,7 @@
 """One mag of a WKW layer as a stored array, for reading and for writing.
 
-WKW does not record the size of a mag: its grid of files is practically unbounded, and the bounding box says which voxels belong to the layer.
+WKW does not record the size of a mag: its grid of files is practically unbounded, and the bounding
+box says which voxels belong to the layer.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class MagIdentity:
     store: Store
     header: WkwHeader
     state: tuple[int, int] = (0, 0)
-    """Inode and modification time [ns] of ``header.wkw`` when it was read; zeros skip the comparison, for a mag that is being written."""
+    """Inode and modification time [ns] of ``header.wkw`` when it was read; zeros skip the
+    comparison, for a mag that is being written."""
 
     @property
     def token(self) -> tuple[Any, ...]:
@@ -58,7 +60,8 @@ class MagIdentity:
         return replace(self, store=store)
 
     def check(self, *, has_absent: bool) -> None:
-        """Raise ReplacedError or MissingError if the mag was replaced or is missing: then an absent file does not mean zeros."""
+        """Raise ReplacedError or MissingError if the mag was replaced or is missing: then an absent
+        file does not mean zeros."""
         if has_absent and self.store.is_local and self._mtime_ns() != self.state[1] and self.state[1]:
             raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it again")
 
@@ -98,7 +101,8 @@ def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEF
 
 
 def list_remote_mag(folder: str, box: BoundingBox | None) -> Listing:
-    """List the files of a remote mag, those of its box if the server has no listing; none without a valid header."""
+    """List the files of a remote mag, those of its box if the server has no listing; none without a
+    valid header."""
     try:
         header = read_header(folder)
         array = wkw_array(folder, header, mag_extent(folder, header, MAG_1) if box is None else box).with_listing()

@@ -1,4 +1,5 @@
-"""Read many boxes of a WKW mag: each block is read and decoded once, in one compiled call for each page of a jump table."""
+"""Read many boxes of a WKW mag: each block is read and decoded once, in one compiled call for each
+page of a jump table."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ _READ_NBYTES = 1 << 20  # stays in the cache between reading and decoding
 
 
 def read_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iterator[int]:
-    """Decode blocks into their boxes; yield the blocks that must be read by the function for boxes, which raises the exact error if they are broken."""
+    """Decode blocks into their boxes; yield the blocks that must be read by the function for boxes,
+    which raises the exact error if they are broken."""
     targets = BlockTargets(
         header.block_len, header.num_channels * header.dtype.itemsize, header.is_compressed,
         pairs.cells, pairs.cuts, pairs.boxes, pairs.addresses, pairs.lows, pairs.shapes,
@@ -100,7 +102,8 @@ def _read_small(array: StoredArray, header: WkwHeader, targets: BlockTargets) ->
 
 
 def _check_absent(array: StoredArray, paths: list[str]) -> None:
-    """Check that absent files mean zeros: the mag itself is still in place, and no folder above a file is a broken link."""
+    """Check that absent files mean zeros: the mag itself is still in place, and no folder above a
+    file is a broken link."""
     if paths:
         array.identity.check(has_absent=True)
         check_links_of(paths)

@@ -1,7 +1,9 @@
-"""Blocks, the jump table and whole files in memory: the plain reference that the compiled batches are tested against.
+"""Blocks, the jump table and whole files in memory: the plain reference that the compiled batches
+are tested against.
 
-A block is an array (c, x, y, z); its bytes are in Fortran order, with the channel fastest (webknossos-wrap README, "Raw blocks"). A jump table is parsed in
-slices, so that the memory needed does not grow with the table. This module opens no file.
+A block is an array (c, x, y, z); its bytes are in Fortran order, with the channel fastest
+(webknossos-wrap README, "Raw blocks"). A jump table is parsed in slices, so that the memory needed
+does not grow with the table. This module opens no file.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-# LZ4 block format: each further byte of a match length adds at most 255 bytes, so that no block decodes to more than 255 times its size.
-# Checking this first keeps a broken length from allocating memory.
+# LZ4 block format: each further byte of a match length adds at most 255 bytes, so that no block
+# decodes to more than 255 times its size. Checking this first keeps a broken length from allocating
+# memory.
 MAX_LZ4_RATIO = 255
 
 
 def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset: int) -> npt.NDArray[Any]:
-    """Return the voxels (c, x, y, z) of a stored block; ``source``, ``block`` and ``offset`` name it in errors."""
+    """Return the voxels (c, x, y, z) of a stored block; ``source``, ``block`` and ``offset`` name
+    it in errors."""
     where = f"{source}: block {block} at byte {offset}"
     if not header.is_compressed:
         if len(raw) < header.block_nbytes:
@@ -43,7 +47,8 @@ def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset:
         if len(voxels) != header.block_nbytes:
             raise CorruptError(f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}")
     edge = header.block_len
-    # README, "Raw blocks": the index is X + Y * BLOCK_CLEN + Z * BLOCK_CLEN**2; the channels of one voxel are adjacent.
+    # README, "Raw blocks": the index is X + Y * BLOCK_CLEN + Z * BLOCK_CLEN**2; the channels of one
+    # voxel are adjacent.
     return np.frombuffer(voxels, header.dtype).reshape((header.num_channels, edge, edge, edge), order="F")
 
 
@@ -61,15 +66,17 @@ def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
 
 
 def decoded_nbytes(raw: bytes, max_nbytes: int) -> int:
-    """Return the decoded size of an LZ4 block, or -1 if it is invalid or larger than ``max_nbytes``."""
+    """Return the decoded size of an LZ4 block, or -1 if it is invalid or larger than
+    ``max_nbytes``."""
     try:
         return len(lz4.block.decompress(raw, uncompressed_size=max_nbytes))
     except lz4.block.LZ4BlockError:
         return -1
 
 
-# README, "LZ4 compressed blocks": entry n is the end of block n, and entry -1 is dataOffset, the last field of the header. Reading from
-# the entry before the first block therefore yields all boundaries:
+# README, "LZ4 compressed blocks": entry n is the end of block n, and entry -1 is dataOffset, the
+# last field of the header. Reading from the entry before the first block therefore yields all
+# boundaries:
 #
 #     byte   8           16        24        32
 #            dataOffset  end of 0  end of 1  ...  end of N - 1
@@ -78,7 +85,8 @@ ENTRY_NBYTES = 8
 
 
 def table_range(first: int, count: int) -> tuple[int, int]:
-    """Return offset and size of the bytes that :func:`parse_jump_table` needs for ``count`` blocks starting at ``first``."""
+    """Return offset and size of the bytes that :func:`parse_jump_table` needs for ``count`` blocks
+    starting at ``first``."""
     return HEADER_NBYTES + ENTRY_NBYTES * (first - 1), ENTRY_NBYTES * (count + 1)
 
 
@@ -109,7 +117,8 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
 
 
 def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
-    """Return the boundaries of consecutive blocks of a raw file, in the form of :func:`parse_jump_table`."""
+    """Return the boundaries of consecutive blocks of a raw file, in the form of
+    :func:`parse_jump_table`."""
     end = header.data_offset + (first + count) * header.block_nbytes
     if file_nbytes < end:
         whole = max(0, file_nbytes - header.data_offset) // header.block_nbytes
@@ -128,7 +137,8 @@ def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
 
 
 def format_file_head(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
-    """Format all bytes before the first block: the header and, for compressed files, the jump table."""
+    """Format all bytes before the first block: the header and, for compressed files, the jump
+    table."""
     header = header.for_data_file()
     head = format_header(header)
     return head + format_jump_table(header, sizes) if header.is_compressed else head

@@ -55,7 +55,8 @@ def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Faul
 
 
 def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str) -> tuple[WkwHeader | None, list[Fault]]:
-    """Check the header of a data file; returns it, None if the file cannot be read with it, and all faults."""
+    """Check the header of a data file; returns it, None if the file cannot be read with it, and all
+    faults."""
     if nbytes == 0:
         return None, [Fault("file.empty", path, "0 bytes", f"at least {mag_header.smallest_data_offset}")]
     header, faults = _check_header(raw, path, "file")
@@ -82,7 +83,8 @@ def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str)
 
 
 def _check_header(raw: bytes, path: str, prefix: str) -> tuple[WkwHeader | None, list[Fault]]:
-    """Check the fields that all headers share; ``prefix`` is ``header`` or ``file`` and starts the kind of each fault."""
+    """Check the fields that all headers share; ``prefix`` is ``header`` or ``file`` and starts the
+    kind of each fault."""
     if len(raw) < HEADER_NBYTES:
         return None, [Fault(f"{prefix}.short", path, f"{len(raw)} bytes", f"at least {HEADER_NBYTES}")]
     bad = "bad_" if prefix == "file" else ""
@@ -132,7 +134,8 @@ def table_fault(code: int, verdict: int, bounds: npt.NDArray[np.uint64], at: int
 
 _PAGE_ENTRIES = PAGE_LEN**3
 _BATCH_NBYTES = 8 << 20
-_MAX_BLOCKS = 1 << 24  # in a file to repair: eight times as many as the interoperable maximum of 128^3
+# in a file to repair: eight times as many as the interoperable maximum of 128^3
+_MAX_BLOCKS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,8 @@ class WkwCheck:
     find_largest: bool = False
     """Whether the largest value is determined."""
     recorded_box: BoundingBox | None = None
-    """Box in the provenance [voxels of the mag]; it replaces an unknown ``box`` in the search for nonzero voxels outside."""
+    """Box in the provenance [voxels of the mag]; it replaces an unknown ``box`` in the search for
+    nonzero voxels outside."""
 
     def check_files(self, files: Sequence[tuple[Vec3, int]]) -> Findings:
         """Check several files, each given with its size when it was written (0 if unknown)."""
@@ -164,7 +168,8 @@ class WkwCheck:
         return total
 
     def check_shard(self, shard: Vec3) -> Findings:
-        """Check one file. A missing file is no fault, because another job may be writing the mag."""
+        """Check one file. A missing file is no fault, because another job may be writing the
+        mag."""
         path = file_path(self.folder, shard)
         try:
             fault = _special_file_fault(path)
@@ -220,7 +225,8 @@ class DamagedFile:
         self._corner = tuple(n * check.header.file_len for n in shard)
 
     def intact_parts(self, block: Vec3) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Yield channel 0 and the voxels (c, x, y, z) of a block, given by its index in the mag, unless it is broken."""
+        """Yield channel 0 and the voxels (c, x, y, z) of a block, given by its index in the mag,
+        unless it is broken."""
         header, inside = self._intact.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
         if header is None or not self._intact.num_intact:
             return
@@ -318,7 +324,8 @@ class _FileCheck:
         return int.from_bytes(self._file.read_some(ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little")
 
     def _pages(self, header: WkwHeader, num_blocks: int) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
-        """Yield the boundaries of the first ``num_blocks`` blocks by page: number of the first block, boundaries."""
+        """Yield the boundaries of the first ``num_blocks`` blocks by page: number of the first
+        block, boundaries."""
         for first in range(0, num_blocks, _PAGE_ENTRIES):
             count = min(_PAGE_ENTRIES, num_blocks - first)
             if header.is_compressed:
@@ -335,7 +342,8 @@ class _FileCheck:
     def _decode_valid(self, header: WkwHeader, first: int, bounds: npt.NDArray[np.int64], is_valid: npt.NDArray[np.bool_]) -> None:
         """Decode the blocks of a page that have valid boundaries, in runs of consecutive blocks."""
         sizes = np.diff(bounds)
-        # No LZ4 block exceeds its bound. A size of more than twice the bound is a wrong boundary, and no memory may be allocated for it.
+        # No LZ4 block exceeds its bound. A size of more than twice the bound is a wrong boundary,
+        # and no memory may be allocated for it.
         too_long = is_valid & (sizes > 2 * compress_bound(header.block_nbytes))
         for at in np.flatnonzero(too_long).tolist():
             self._faults.add(self._at_block("block.undecodable", first + at, f"{sizes[at]} stored bytes", "an LZ4 block", int(bounds[at])))
@@ -348,14 +356,16 @@ class _FileCheck:
         memory = read_buffer(int(sizes.sum()))
         self._file.read_into(memory, int(starts[0]))
         edge, count = header.block_len, len(codes)
-        # Stack the blocks along z of one array, so that one compiled call decodes them all and each stays a contiguous slice.
+        # Stack the blocks along z of one array, so that one compiled call decodes them all and each
+        # stays a contiguous slice.
         table = np.zeros((count, Z + 1), np.int64)
         table[:, CODE], table[:, OFFSET], table[:, SIZE], table[:, START] = codes, starts, sizes, starts - starts[0]
         table[:, Z] = np.arange(count) * edge
         out = np.empty((header.num_channels, edge, edge, edge * count), header.dtype.newbyteorder("="), order="F")
         is_valid = np.ones(count, np.bool_)
         first = 0
-        while first < count:  # a call stops at the first broken block: note it, zero it, and continue behind it
+        while first < count:
+            # a call stops at the first broken block: note it, zero it, and continue behind it
             decoded = decode_into(memory, table[first:], out, block_len=edge, num_channels=header.num_channels, block_type=header.block_type)
             self._nonzero += decoded.nonzero
             if decoded.broken < 0:
@@ -374,7 +384,9 @@ class _FileCheck:
 
     def _add_broken(self, header: WkwHeader, row: npt.NDArray[np.int64], nbytes: int, memory: npt.NDArray[np.uint8]) -> None:
         stored = memory[row[START] : row[START] + row[SIZE]].tobytes()
-        if nbytes < 0:  # a block larger than expected fails like a broken one: decode it with more room to tell them apart
+        if nbytes < 0:
+            # a block larger than expected fails like a broken one: decode it with more room to tell
+            # them apart
             nbytes = decoded_nbytes(stored, 4 * header.block_nbytes)
         kind = "block.undecodable" if nbytes < 0 else "block.too_few" if nbytes < header.block_nbytes else "block.too_many"
         found = f"{row[SIZE]} stored bytes are not an LZ4 block" if nbytes < 0 else f"{row[SIZE]} stored bytes decode to {nbytes} bytes"
@@ -388,7 +400,8 @@ class _FileCheck:
         return x, y, z
 
     def _find_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
-        """Extend the box of nonzero voxels outside the layer's box, from blocks that are not completely inside."""
+        """Extend the box of nonzero voxels outside the layer's box, from blocks that are not
+        completely inside."""
         box = self._check.recorded_box if self._check.box is None else self._check.box
         if box is None or box.contains(BoundingBox(self._corner, (self._check.header.file_len_vx,) * 3, box.mag)):
             return

@@ -1,4 +1,5 @@
-"""The folder of one mag: ``header.wkw``, data files ``z{Z}/y{Y}/x{X}.wkw``, and unexpected names."""
+"""The folder of one mag: ``header.wkw``, data files ``z{Z}/y{Y}/x{X}.wkw``, and unexpected
+names."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 HEADER_NAME = "header.wkw"
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
-# Our records and temporary files, temporary files of the reference library and of the Scala library, files removed while open on NFS, and desktop files.
+# Our records and temporary files, temporary files of the reference library and of the Scala
+# library, files removed while open on NFS, and desktop files.
 _LEFTOVER = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 
 
@@ -67,7 +69,8 @@ def list_files(folder: str) -> Iterator[Vec3]:
 
 
 def count_files(folder: str, until: float) -> tuple[int, int, bool]:
-    """Count data files and their bytes until a deadline; the flag says whether the count is complete."""
+    """Count data files and their bytes until a deadline; the flag says whether the count is
+    complete."""
     count = nbytes = 0
     for index in list_files(folder):
         if time.monotonic() > until:
@@ -84,7 +87,8 @@ def is_mag_or_dataset(folder: str) -> bool:
 
 
 def contains_wkw(folder: str) -> bool:
-    """Return whether a folder is a mag, a dataset with a JSON, or a layer, which has no file but those of its mags."""
+    """Return whether a folder is a mag, a dataset with a JSON, or a layer, which has no file but
+    those of its mags."""
     if is_mag_or_dataset(folder):
         return True
     try:
@@ -95,12 +99,14 @@ def contains_wkw(folder: str) -> bool:
 
 
 def is_mag(folder: str) -> bool:
-    """Return whether a folder contains one mag and nothing else (header, data files, records, leftovers), so that it may be replaced."""
+    """Return whether a folder contains one mag and nothing else (header, data files, records,
+    leftovers), so that it may be replaced."""
     return files.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
 
 
 def stray_in(folder: str) -> str:
-    """Return the path of a file that is not part of a mag, in parentheses for an error, or an empty text."""
+    """Return the path of a file that is not part of a mag, in parentheses for an error, or an empty
+    text."""
     stray = next(_strays(folder), None)
     return "" if stray is None else f" ({stray})"
 
@@ -133,7 +139,8 @@ def _unexpected(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = 
 
 
 def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
-    """Return the box of a mag that no dataset lists: the box of its record, extended to files outside of it, or else the extent of its files."""
+    """Return the box of a mag that no dataset lists: the box of its record, extended to files
+    outside of it, or else the extent of its files."""
     recorded = read_box(folder, mag)
     try:
         extent = files_extent(folder, header, mag)

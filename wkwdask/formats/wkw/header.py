@@ -1,4 +1,5 @@
-"""The 16-byte header of ``header.wkw`` and of every data file: parse it, format it, and choose it for a new mag.
+"""The 16-byte header of ``header.wkw`` and of every data file: parse it, format it, and choose it
+for a new mag.
 
 This module opens no file. Specification: webknossos-wrap README, "File header".
 """
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.target_image import LevelSpec
 
-# webknossos-wrap README, "File header". The low four bits of perDimLog2 are log2 of block_len, the high four bits are log2 of file_len.
+# webknossos-wrap README, "File header". The low four bits of perDimLog2 are log2 of block_len, the
+# high four bits are log2 of file_len.
 HEADER_NBYTES = 16
-_LAYOUT = struct.Struct("<3sBBBBBQ")  # magic, version, perDimLog2, blockType, voxelType, voxelSize, dataOffset
+# magic, version, perDimLog2, blockType, voxelType, voxelSize, dataOffset
+_LAYOUT = struct.Struct("<3sBBBBBQ")
 _MAGIC = b"WKW"
 _VERSION = 1
-INTEROPERABLE_LEN = 128  # the reference library stores lengths in one byte, so that it misreads 256 and above
+# the reference library stores lengths in one byte, so that it misreads 256 and above
+INTEROPERABLE_LEN = 128
 MAX_LEN = 1 << 15  # the largest exponent that four bits hold
 MAX_VOXEL_NBYTES = 255  # voxelSize is one byte
 MAX_LZ4_NBYTES = 0x7E000000  # LZ4_MAX_INPUT_SIZE of lz4.h
@@ -119,7 +123,8 @@ class WkwHeader:
     def check_same_mag(self, other: WkwHeader, source: str) -> None:
         """Raise CorruptError if the header of a data file contradicts this header of its mag.
 
-        The block type may differ: each file is decoded by its own header, as the reference library does.
+        The block type may differ: each file is decoded by its own header, as the reference library
+        does.
         """
         for offset, what, expected, found in (
             (4, "block_len", self.block_len, other.block_len),
@@ -195,25 +200,31 @@ def _check_lz4_limit(header: WkwHeader, source: str) -> None:
 
 
 _BLOCK_LEN = 32
-# WEBKNOSSOS exports annotations as files of one block. A new mag with as many files would cost far more than its voxels,
-# but much larger files would contain mostly zeros where labels are scattered.
+# WEBKNOSSOS exports annotations as files of one block. A new mag with as many files would cost far
+# more than its voxels, but much larger files would contain mostly zeros where labels are scattered.
 _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
 
 
 def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
-    """Create the header of a mag whose source is not stored as WKW; if possible, one with which its stored chunks become blocks without decoding."""
+    """Create the header of a mag whose source is not stored as WKW; if possible, one with which its
+    stored chunks become blocks without decoding."""
     stored_block_len, stored_file_len, compression = _lengths_of_chunks(spec.source, options) or (_BLOCK_LEN, None, options.compression or "lz4hc")
     block_len = options.block_len_or(stored_block_len)
     file_len = options.file_len_of(block_len) or stored_file_len
     header = make_header(
-        spec.dtype, spec.num_channels, block_len=block_len, file_len=file_len or 1, block_type=BlockType.parse(compression),
+        spec.dtype,
+        spec.num_channels,
+        block_len=block_len,
+        file_len=file_len or 1,
+        block_type=BlockType.parse(compression),
         any_length=options.any_length,
-    )  # fmt: skip
+    )
     return header if file_len is not None else _with_suitable_file_len(header, spec.box)
 
 
 def _lengths_of_chunks(source: StoredArray | None, options: WkwOptions) -> tuple[int, int | None, str] | None:
-    """Return block length, file length and compression of the stored chunks of an array; None if they cannot be blocks, or the user chose other ones."""
+    """Return block length, file length and compression of the stored chunks of an array; None if
+    they cannot be blocks, or the user chose other ones."""
     encoding = None if source is None or options.level is not None else source.codec.shared_encoding
     if source is None or encoding is None:
         return None
@@ -235,9 +246,11 @@ def _is_length(length: int) -> bool:
 
 
 def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str) -> WkwHeader:
-    """Create the header for the voxels of a mag with header ``before``, stored with other options; options that are not given keep their value.
+    """Create the header for the voxels of a mag with header ``before``, stored with other options;
+    options that are not given keep their value.
 
-    For a part of the mag (``is_part``), the file length is chosen to suit its box. ``name`` names the mag in errors.
+    For a part of the mag (``is_part``), the file length is chosen to suit its box. ``name`` names
+    the mag in errors.
     """
     block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
     if options.level is not None and block_type is not BlockType.LZ4HC:
@@ -252,7 +265,8 @@ def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *
 
 
 def derived_header(before: WkwHeader, options: WkwOptions, spec: LevelSpec, largest: int) -> WkwHeader:
-    """Create the header of a mag computed from a mag with header ``before``; options that are not given are inherited, but raw becomes LZ4HC."""
+    """Create the header of a mag computed from a mag with header ``before``; options that are not
+    given are inherited, but raw becomes LZ4HC."""
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
     if options.compression is not None:
         block_type = BlockType.parse(options.compression)

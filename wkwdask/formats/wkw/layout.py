@@ -1,10 +1,12 @@
-"""Codec and file layout of WKW for :class:`wkwdask.model.stored_array.StoredArray`, and the compiled path that reads boxes of blocks.
+"""Codec and file layout of WKW for :class:`wkwdask.model.stored_array.StoredArray`, and the
+compiled path that reads boxes of blocks.
 
 Reading a box visits files, then pages of a jump table, then batches of blocks::
 
     box -> files z{Z}/y{Y}/x{X}.wkw -> pages of 32^3 blocks -> batches of stored bytes -> decode_into
 
-A page is an aligned cube of blocks: one range of Morton codes, one slice of the jump table, and one byte range of the file.
+A page is an aligned cube of blocks: one range of Morton codes, one slice of the jump table, and one
+byte range of the file.
 """
 
 from __future__ import annotations
@@ -115,10 +117,12 @@ class WkwFiles(Shards, BoxCodec):
     level: int = DEFAULT_LEVEL
     """Level of LZ4HC."""
 
-    # -------------------------------------------------------------------------------------------- reading
+    # --------------------------------------------------------------------------------------------
+    # reading
 
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        """Fill an array with voxels, file by file; each batch of blocks is decoded in one compiled call."""
+        """Fill an array with voxels, file by file; each batch of blocks is decoded in one compiled
+        call."""
         header, folder, edge = self.header, array.store.url, self.header.file_len_vx
         (channel, x, y, z), (_, width, height, depth) = low, out.shape
         x_files, y_files, z_files = (
@@ -138,16 +142,19 @@ class WkwFiles(Shards, BoxCodec):
                 for index in product(z_files, y_files, x_files):
                     nonzero += _read_file(folder, header, reading, index[::-1])
         except FormatError:
-            array.identity.check(has_absent=True)  # raises ReplacedError if these are files of another mag
+            # raises ReplacedError if these are files of another mag
+            array.identity.check(has_absent=True)
             raise
         if reading.absent:
-            # An absent file means zeros only if the mag itself is still in place and no folder above the file is a broken link.
+            # An absent file means zeros only if the mag itself is still in place and no folder
+            # above the file is a broken link.
             array.identity.check(has_absent=True)
             check_links_of(reading.absent.values())
         return nonzero
 
     def read_pairs(self, array: StoredArray, pairs: ChunkPairs) -> Iterable[int]:
-        """Decode blocks into the boxes that they touch; each page of a jump table is one compiled call."""
+        """Decode blocks into the boxes that they touch; each page of a jump table is one compiled
+        call."""
         if not can_read_pairs(array, pairs):
             return range(len(pairs.cells))
         return read_pairs(array, self.header, pairs) if array.store.is_local else read_remote_pairs(array, self.header, pairs)
@@ -175,12 +182,14 @@ class WkwFiles(Shards, BoxCodec):
         """Omit all blocks if every block is stored like a block of zeros."""
         stored, zero = self._opened(file), self.zero
         starts, ends = places[np.argsort(places[:, 0], kind="stable"), :2].T
-        # Only runs of adjacent blocks are compared in one read, so cut where the next block does not start at the end of the last.
+        # Only runs of adjacent blocks are compared in one read, so cut where the next block does
+        # not start at the end of the last.
         cuts = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)] if len(starts) else [0]
         is_zero = all(stored.is_all_zero(np.append(starts[a:b], ends[b - 1]), zero) for a, b in pairwise(cuts))
         return places[:0] if is_zero else places
 
-    # -------------------------------------------------------------------------------------------- writing
+    # --------------------------------------------------------------------------------------------
+    # writing
 
     @property
     def zero(self) -> npt.NDArray[np.uint8]:
@@ -238,7 +247,8 @@ class _NewFile:
         self.buffer = buffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Write zeros up to the first block, and return how many of the blocks follow it without a gap."""
+        """Write zeros up to the first block, and return how many of the blocks follow it without a
+        gap."""
         self._fill(int(codes[0]))
         ends = np.flatnonzero(np.diff(codes) != 1)
         return int(ends[0]) + 1 if len(ends) else len(codes)
@@ -260,7 +270,8 @@ class _NewFile:
 
 
 def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) -> int:
-    """Fill the part of the array that lies in one file, and return the number of blocks that are not all zero."""
+    """Fill the part of the array that lies in one file, and return the number of blocks that are
+    not all zero."""
     edge, topleft, shape = header.file_len_vx, reading.topleft, reading.out.shape
     corner = (index[0] * edge - topleft[0], index[1] * edge - topleft[1], index[2] * edge - topleft[2])
     path = file_path(folder, index)

@@ -43,8 +43,10 @@ class WkwOptions(StorageOptions):
     level: int | str | None = number(
         f'Level of LZ4HC; higher levels make smaller files and take longer. "{AUTO}" is level {USUAL_LEVEL}, except for blocks that LZ4HC would make less than '
         "about 3 % smaller than LZ4, such as noise: LZ4 encodes those many times as fast. Readers do not see a difference.",
-        (1, 12), AUTO, words=(AUTO,),
-    )  # fmt: skip
+        (1, 12),
+        AUTO,
+        words=(AUTO,),
+    )
     block_len: int | None = number("Edge of a block [voxels]: `chunk_shape` as one number.", (1, 1 << 15))
     file_len: int | None = number("Edge of a file [blocks]: `shard_shape` in blocks.", (1, 1 << 15))
     any_length: bool = flag("Allow blocks and files up to 32768 long, which the reference library cannot read.")
@@ -64,7 +66,8 @@ class WkwOptions(StorageOptions):
         return default if self.block_len is None else self.block_len
 
     def file_len_of(self, block_len: int) -> int | None:
-        """Return the edge length of a file [blocks], given that of a block [voxels]; None for the default."""
+        """Return the edge length of a file [blocks], given that of a block [voxels]; None for the
+        default."""
         if self.shard_shape is None:
             return self.file_len
         edge = _edge(self.shard_shape, "shard_shape", "file")

@@ -1,4 +1,5 @@
-"""Read a WKW mag from a remote store. One request reads header and jump table of a file. Ranges of all files are requested concurrently.
+"""Read a WKW mag from a remote store. One request reads header and jump table of a file. Ranges of
+all files are requested concurrently.
 
 ::
 
@@ -55,12 +56,14 @@ _files: LruCache[_CachedFile] = LruCache(_CACHE_NBYTES, lambda cached: cached.nb
 
 
 def open_in(store: Store, index: Vec3, header: WkwHeader) -> WkwFile | None:
-    """Open the data file with an index along x, y, z of a local or remote mag; None if it is absent."""
+    """Open the data file with an index along x, y, z of a local or remote mag; None if it is
+    absent."""
     return open_if_stored(file_path(store.url, index), header) if store.is_local else _open_all(store, [index], header)[0]
 
 
 def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: Collection[Vec3] = ()) -> list[WkwFile | None]:
-    """Open remote data files, or return them from the cache. Those in ``whole`` are read whole if they are not cached, and returned so."""
+    """Open remote data files, or return them from the cache. Those in ``whole`` are read whole if
+    they are not cached, and returned so."""
     nbytes = head_nbytes(header, store)
     complete: dict[Vec3, WkwFile] = {}
 
@@ -81,7 +84,8 @@ def _open_all(store: Store, indices: Sequence[Vec3], header: WkwHeader, whole: C
 
 
 def head_nbytes(header: WkwHeader, store: Store) -> int:
-    """Return how much of a file is read first: all of a small file, else header and jump table, and the first blocks if the table is short."""
+    """Return how much of a file is read first: all of a small file, else header and jump table, and
+    the first blocks if the table is short."""
     return max_file_nbytes(header) if has_small_files(header) else max(store.gap_nbytes, min(header.smallest_data_offset, _LARGEST_HEAD_NBYTES))
 
 
@@ -114,7 +118,8 @@ def read_remote_box(store: Store, header: WkwHeader, reading: BoxRead, indices: 
 
 
 def read_remote_pairs(array: StoredArray, header: WkwHeader, pairs: ChunkPairs) -> Iterator[int]:
-    """Decode blocks into their boxes; yield the blocks that must be read by the function for boxes, which raises the exact error if they are broken."""
+    """Decode blocks into their boxes; yield the blocks that must be read by the function for boxes,
+    which raises the exact error if they are broken."""
     targets = BlockTargets(
         header.block_len, header.num_channels * header.dtype.itemsize, header.is_compressed,
         pairs.cells, pairs.cuts, pairs.boxes, pairs.addresses, pairs.lows, pairs.shapes,
@@ -143,7 +148,8 @@ class _PairReader:
         """Numbers of blocks that did not decode."""
 
     def jobs(self, file: WkwFile, codes: npt.NDArray[np.int64], first: int) -> list[tuple[WkwFile, npt.NDArray[np.int64]]]:
-        """Return the byte ranges of some blocks of a file: start, stop and number of each block, shape (n, 3)."""
+        """Return the byte ranges of some blocks of a file: start, stop and number of each block,
+        shape (n, 3)."""
         places = np.concatenate([file.bounds_of(codes), np.arange(first, first + len(codes))[:, np.newaxis]], axis=1)
         sizes = places[:, 1] - places[:, 0]
         is_usual = (sizes > 0) & (sizes <= self._largest)
@@ -161,7 +167,8 @@ class _PairReader:
         where = np.stack([places[:, 0] - begin, places[:, 1] - places[:, 0]], axis=1)
         at = 0
         while at < len(places):
-            # Numbers of blocks of one range ascend, but those of unusual size are missing between them.
+            # Numbers of blocks of one range ascend, but those of unusual size are missing between
+            # them.
             number = int(places[at, 2])
             stop = at + int((np.diff(places[at:, 2]) == 1).cumprod().sum()) + 1
             done = blocks.part(number, number + stop - at).decode_memory(memory, where[at:stop])

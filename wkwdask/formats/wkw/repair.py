@@ -1,4 +1,5 @@
-"""Repair of one data file: copy every decodable block byte for byte behind a new header and jump table.
+"""Repair of one data file: copy every decodable block byte for byte behind a new header and jump
+table.
 
 A broken block is replaced by that of a spare file if it is intact there, or else by zeros::
 
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
 
 
 def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
-    """Rewrite a file from its decodable blocks, replace it atomically, and return its size and modification time [ns].
+    """Rewrite a file from its decodable blocks, replace it atomically, and return its size and
+    modification time [ns].
 
-    ``header`` replaces a broken header of the file. With ``salvage``, blocks that are broken in both files become zeros.
+    ``header`` replaces a broken header of the file. With ``salvage``, blocks that are broken in
+    both files become zeros.
     """
     path = files.realpath(file_path(check.folder, shard))
     blocks = check.intact_blocks(shard, header)
@@ -54,7 +57,8 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
     paths = (path, "" if spare is None else file_path(spare.folder, shard))
     file, place = _write_blocks(path, blocks.header.for_data_file(), source, bounds, paths), ""
     try:
-        # The old file is kept aside before the new one replaces it, so that no crash loses the blocks that could not be decoded.
+        # The old file is kept aside before the new one replaces it, so that no crash loses the
+        # blocks that could not be decoded.
         if salvage:
             lost = int((source == _NOWHERE).sum())
             text = f"{why}\n{num_blocks - blocks.num_intact} of its {num_blocks} blocks were broken, {lost} of them became zeros."
@@ -70,7 +74,8 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
 
 
 def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], paths: tuple[str, str]) -> WrittenFile:
-    """Write a new file without publishing it; each block comes from one of two files, or is zeros."""
+    """Write a new file without publishing it; each block comes from one of two files, or is
+    zeros."""
     zero = zero_encoding(header.block_nbytes, header.block_type, DEFAULT_LEVEL)
     output = FileBuffer(lambda: NewFile(path), header.smallest_data_offset)
     with ExitStack() as opened:
@@ -93,7 +98,8 @@ _OWN, _SPARE, _NOWHERE = range(3)  # origin of a block
 
 
 def _with_spare(blocks: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Choose the origin of each block (the file, the spare file or nowhere) and its boundaries there."""
+    """Choose the origin of each block (the file, the spare file or nowhere) and its boundaries
+    there."""
     source, bounds = np.where(blocks.bounds[:, 1] > 0, _OWN, _NOWHERE), blocks.bounds.copy()
     if spare is not None and files.exists(file_path(spare.folder, shard)):
         other = spare.intact_blocks(shard)
@@ -104,7 +110,8 @@ def _with_spare(blocks: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tu
 
 
 def _runs(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
-    """Yield runs of blocks that are consecutive in one file: origin, start [bytes], size [bytes] and number of blocks."""
+    """Yield runs of blocks that are consecutive in one file: origin, start [bytes], size [bytes]
+    and number of blocks."""
     continues = (source[1:] == source[:-1]) & (bounds[1:, 0] == bounds[:-1, 1])
     starts = np.concatenate([[0], np.flatnonzero(~continues) + 1, [len(bounds)]]).tolist()
     for first, end in pairwise(starts):
@@ -112,7 +119,8 @@ def _runs(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Itera
         yield int(source[first]), start, int(bounds[end - 1, 1]) - start, end - first
 
 
-# Kinds of faults after which other headers are tried: the file's own header is invalid, or valid but contradicts header.wkw.
+# Kinds of faults after which other headers are tried: the file's own header is invalid, or valid
+# but contradicts header.wkw.
 _DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
 _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_type", "channels")}
 
@@ -152,8 +160,9 @@ class WkwRepair:
 
     def _candidate_headers(self, shard: Vec3) -> Iterator[WkwHeader]:
         """Yield candidate headers under which a wrong guess cannot parse."""
-        # LZ4 blocks fail to decode under a header with another size or number of blocks, so that decoding rejects a wrong candidate. Raw blocks always
-        # decode: there, only the size of the file distinguishes the headers.
+        # LZ4 blocks fail to decode under a header with another size or number of blocks, so that
+        # decoding rejects a wrong candidate. Raw blocks always decode: there, only the size of the
+        # file distinguishes the headers.
         mag = self.check.header
         own = _own_header(file_path(self.check.folder, shard))
         nbytes = files.getsize(file_path(self.check.folder, shard))
@@ -169,7 +178,8 @@ def _is_incompatible(own: WkwHeader, header: WkwHeader) -> bool:
 
 
 def _fits_only(own: WkwHeader, header: WkwHeader, nbytes: int) -> bool:
-    """Return whether a raw file has exactly the size that the mag's header implies, and not the size that its own header implies."""
+    """Return whether a raw file has exactly the size that the mag's header implies, and not the
+    size that its own header implies."""
     return not own.is_compressed and nbytes == _raw_nbytes(header) != _raw_nbytes(own)
 
 

@@ -1,14 +1,17 @@
-"""Build the files of one mag from the stored blocks of another; only blocks that the box cuts are decoded.
+"""Build the files of one mag from the stored blocks of another; only blocks that the box cuts are
+decoded.
 
-An aligned cube of blocks is one range of Morton codes in every file that contains it, and therefore one byte range::
+An aligned cube of blocks is one range of Morton codes in every file that contains it, and therefore
+one byte range::
 
     source file:  | head | ... |   cube   | ... |        one byte range
                                     |
                                     v
     target file:  | head | zeros |   cube   | zeros |    the same bytes at another offset, moved by whole blocks
 
-The cube is as large as it can be while it stays aligned in both mags: at most the smaller file, a page of the jump table, and the largest power of two that
-divides the shift. A source file whose blocks all become one target file is copied whole.
+The cube is as large as it can be while it stays aligned in both mags: at most the smaller file, a
+page of the jump table, and the largest power of two that divides the shift. A source file whose
+blocks all become one target file is copied whole.
 """
 
 from __future__ import annotations
@@ -49,9 +52,11 @@ class WkwSplicer:
     """Copy of stored blocks between WKW mags, a :class:`wkwdask.model.target_array.Splicer`."""
 
     def can_splice(self, source: Any, target: TargetArray) -> bool:
-        """Return whether blocks can be copied: same voxel type, block length and block type, and a shift by whole blocks."""
+        """Return whether blocks can be copied: same voxel type, block length and block type, and a
+        shift by whole blocks."""
         volume = _stored(source)
-        # A merge that extends the box must not copy: stored blocks may contain hidden voxels outside of the box of the base.
+        # A merge that extends the box must not copy: stored blocks may contain hidden voxels
+        # outside of the box of the base.
         if not is_wkw(volume) or source.box != volume.box:
             return False
         headers = header_of(volume), header_of(target.array)
@@ -66,7 +71,8 @@ def _stored(source: Any) -> Any:
     return source.base if isinstance(source, MergedVolume) else source
 
 
-_OUTSIDE, _CUT, _INSIDE = range(3)  # position of a block: outside the box (zeros), cut by it (decoded and encoded), inside (copied)
+# position of a block: outside the box (zeros), cut by it (decoded and encoded), inside (copied)
+_OUTSIDE, _CUT, _INSIDE = range(3)
 
 
 class _Splice:
@@ -99,7 +105,8 @@ class _Splice:
         return self._published()
 
     def _same_file(self) -> WkwFile | None:
-        """Return the source file that can be copied whole: the same blocks in the same order, and none outside of the box."""
+        """Return the source file that can be copied whole: the same blocks in the same order, and
+        none outside of the box."""
         file_len = self._header.file_len
         if self._before.file_len != file_len or any(s % file_len for s in self._shift):
             return None
@@ -122,13 +129,15 @@ class _Splice:
         return self._target.published_receipt(Receipt(self._shard, self._box, voxels=self._box.volume))
 
     def _copy_cubes(self) -> None:
-        lengths = [s & -s for s in self._shift if s]  # the largest power of two that divides each shift
+        # the largest power of two that divides each shift
+        lengths = [s & -s for s in self._shift if s]
         edge = min(self._before.file_len, self._header.file_len, PAGE_LEN, *lengths)
         per_file = self._header.file_len // edge
         _, cubes = morton.ordered_box((0, 0, 0), (per_file,) * 3)
         for cube in (cubes + np.multiply(self._shard, per_file)).tolist():
             self._copy_cube((cube[0], cube[1], cube[2]), edge)
-        if self._absent:  # absent files are zeros only while the mag is in place and no link is broken
+        if self._absent:
+            # absent files are zeros only while the mag is in place and no link is broken
             self._stored.identity.check(has_absent=True)
             check_links_of(self._absent)
 
@@ -146,7 +155,8 @@ class _Splice:
             return
         first_code = int(morton.encode([n * edge % self._before.file_len for n in before])[0])
         bounds = np.zeros(0, np.int64) if file is None else file.bounds(first_code, edge**3)
-        # Each file is encoded as its own header says: other software may have left raw files in a compressed mag, whose blocks are encoded again.
+        # Each file is encoded as its own header says: other software may have left raw files in a
+        # compressed mag, whose blocks are encoded again.
         whole = _OUTSIDE if file is None else _INSIDE if file.header.is_compressed == self._header.is_compressed else _CUT
         for first, last, kind in self._runs(cube, edge, inside, annotated, whole):
             if kind == _OUTSIDE:
@@ -162,7 +172,8 @@ class _Splice:
         return open_in(self._stored.store, (x, y, z), self._before), file_path(self._stored.folder, (x, y, z))
 
     def _annotated(self, inside: BoundingBox, cube: Vec3, edge: int) -> npt.NDArray[np.bool_] | None:
-        """Return a mask, in Morton order, of the blocks of a cube that an annotation changes; None if there are none."""
+        """Return a mask, in Morton order, of the blocks of a cube that an annotation changes; None
+        if there are none."""
         if inside.is_empty or not isinstance(self._source, MergedVolume):
             return None
         step = self._before.block_len
@@ -177,7 +188,8 @@ class _Splice:
         return in_morton_order
 
     def _runs(self, cube: Vec3, edge: int, inside: BoundingBox, annotated: npt.NDArray[np.bool_] | None, whole: int) -> list[tuple[int, int, int]]:
-        """Split the blocks of a cube, in Morton order, into runs of one kind: first block, end, kind."""
+        """Split the blocks of a cube, in Morton order, into runs of one kind: first block, end,
+        kind."""
         if annotated is None and inside.volume == (edge * self._before.block_len) ** 3:
             return [(0, edge**3, whole)]
         step = self._before.block_len
@@ -193,7 +205,8 @@ class _Splice:
 
     def _put_stored(self, file: WkwFile, first: int, bounds: npt.NDArray[np.int64]) -> None:
         """Copy stored blocks byte for byte."""
-        if not self._has_voxels:  # a file of zeros is not written, so look for the first block with voxels
+        if not self._has_voxels:
+            # a file of zeros is not written, so look for the first block with voxels
             self._has_voxels = not file.is_all_zero(bounds, layout_of(self._target.array).zero)
         codes = self._begin(len(bounds) - 1)
         file.copy_blocks(first, bounds, self._file.buffer)

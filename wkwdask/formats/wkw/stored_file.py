@@ -1,7 +1,8 @@
-"""Read WKW data files: header, pages of the jump table, batches of stored blocks. Many files of one block each are read in one call.
+"""Read WKW data files: header, pages of the jump table, batches of stored blocks. Many files of one
+block each are read in one call.
 
-Open files and pages of their jump tables are cached within fixed bounds. A cached file is identified by inode, modification time and size, so that a
-replaced file is opened again.
+Open files and pages of their jump tables are cached within fixed bounds. A cached file is
+identified by inode, modification time and size, so that a replaced file is opened again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from wkwdask.model.file_buffer import FileBuffer
 
 PAGE_LEN = 32
-PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a larger file
+# 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a
+# larger file
+PAGE_ENTRIES = PAGE_LEN**3
 _PAGES_PER_FILE = 4
 _OPEN_FILES = 64
 _BATCH_NBYTES = 8 << 20
@@ -63,7 +66,8 @@ class BoxRead:
         self.zeros = ZeroFill(out, at_once=fill_zeros)
         """Regions of the array without stored voxels, filled with zeros."""
         self.absent: dict[tuple[int, int], str] = {}
-        """One absent file for each row along x, by (y, z); their folders are checked for broken links after the read."""
+        """One absent file for each row along x, by (y, z); their folders are checked for broken
+        links after the read."""
         self.memory = array_memory(out, first_channel)
 
 
@@ -95,7 +99,8 @@ class WkwFile:
         self._blocks = None if descriptor is None else BlockFile(descriptor, header.block_len, header.num_channels, header.is_compressed)
 
     def read_into(self, reading: BoxRead, page: int, corner: Vec3) -> int:
-        """Read and decode the blocks of one page of the jump table that an array covers, and return how many are not all zero.
+        """Read and decode the blocks of one page of the jump table that an array covers, and return
+        how many are not all zero.
 
         ``corner`` is the first voxel of the page's cube of blocks, counted from the array.
         """
@@ -109,7 +114,8 @@ class WkwFile:
         if nonzero < 0:
             return self._read_in_steps(reading, page, cells, corner)
         step = header.block_len
-        zeros.add_decoded(_NO_CUBES if nonzero else cubes_table(corner, step, low, high), step, nonzero)  # the table is of cubes without data
+        # the table is of cubes without data
+        zeros.add_decoded(_NO_CUBES if nonzero else cubes_table(corner, step, low, high), step, nonzero)
         return nonzero
 
     def cells(self, reading: BoxRead, corner: Vec3) -> tuple[Vec3, Vec3]:
@@ -125,7 +131,8 @@ class WkwFile:
         )
 
     def _read_in_steps(self, reading: BoxRead, page: int, cells: tuple[Vec3, Vec3], corner: Vec3) -> int:
-        """Read and decode blocks of any file in batches, and raise an error that names what is broken."""
+        """Read and decode blocks of any file in batches, and raise an error that names what is
+        broken."""
         return sum(self.read_batch(batch, reading) for batch in self.batches(page, cells, corner))
 
     def batches(self, page: int, cells: tuple[Vec3, Vec3], corner: Vec3, gap_nbytes: int = GAP_NBYTES) -> Iterator[Batch]:
@@ -141,9 +148,15 @@ class WkwFile:
         memory = read_buffer(batch.nbytes)
         self.file.read_ranges(batch.located.ranges[batch.ranges], memory)
         decoded = decode_into(
-            memory, blocks, reading.out, block_len=header.block_len, num_channels=header.num_channels,
-            first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
-        )  # fmt: skip
+            memory,
+            blocks,
+            reading.out,
+            block_len=header.block_len,
+            num_channels=header.num_channels,
+            first_channel=reading.first_channel,
+            block_type=header.block_type,
+            fill_zeros=reading.zeros.at_once,
+        )
         if decoded.broken >= 0:  # the call stopped at this block
             what = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
             where, size = self._where(batch.located, batch.page, batch.rows.start + decoded.broken)
@@ -152,8 +165,10 @@ class WkwFile:
         return decoded.nonzero
 
     def pages(self, corner: Vec3, shape: tuple[int, ...]) -> Iterator[tuple[int, Vec3]]:
-        """Yield the pages that an array covers, with the first voxel of each; ``corner`` is the first voxel of the file, counted from the array."""
-        # Negative numbers round towards minus infinity: -(-n // edge) is the ceiling, and max(0, -at) the part of the file before the array.
+        """Yield the pages that an array covers, with the first voxel of each; ``corner`` is the
+        first voxel of the file, counted from the array."""
+        # Negative numbers round towards minus infinity: -(-n // edge) is the ceiling, and max(0,
+        # -at) the part of the file before the array.
         edge, page_edge = self.header.file_len_vx, min(self.header.file_len, PAGE_LEN) * self.header.block_len
         x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, shape[1:], strict=True))
         for z, y, x in itertools.product(z_pages, y_pages, x_pages):
@@ -176,7 +191,8 @@ class WkwFile:
         return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
 
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
-        """Return whether consecutive stored blocks all equal a stored block of zeros; reading stops at the first that does not."""
+        """Return whether consecutive stored blocks all equal a stored block of zeros; reading stops
+        at the first that does not."""
         if (np.diff(bounds) != zero.size).any():
             return False
         step = max(1, _BATCH_NBYTES // zero.size // 8)
@@ -189,7 +205,8 @@ class WkwFile:
         return True
 
     def copy_blocks(self, first: int, bounds: npt.NDArray[np.int64], output: FileBuffer) -> None:
-        """Append consecutive stored blocks to a new file; raises CorruptError for one that does not decode to its length."""
+        """Append consecutive stored blocks to a new file; raises CorruptError for one that does not
+        decode to its length."""
         if not self.header.is_compressed:
             output.copy(self.file, int(bounds[0]), int(bounds[-1] - bounds[0]))
             return
@@ -199,7 +216,8 @@ class WkwFile:
             output.advance(room.size)
 
     def _checked_parts(self, first: int, bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        """Yield the code of the first block and the boundaries of blocks that are read together, while they are in the CPU cache."""
+        """Yield the code of the first block and the boundaries of blocks that are read together,
+        while they are in the CPU cache."""
         sizes, largest = np.diff(bounds), compress_bound(self.header.block_nbytes)
         for n in np.flatnonzero(sizes > largest)[:1].tolist():  # before memory is allocated for it
             raise CorruptError(f"{self.path}: block {first + n} at byte {bounds[n]}: {sizes[n]} stored bytes, expected at most {largest}")
@@ -219,7 +237,8 @@ class WkwFile:
             done += broken + 1
 
     def nonzero_codes(self, level: int) -> npt.NDArray[np.int64]:
-        """Return the Morton codes of all blocks except those stored as the encoder stores zeros; no block is decoded."""
+        """Return the Morton codes of all blocks except those stored as the encoder stores zeros; no
+        block is decoded."""
         return np.flatnonzero(self.are_nonzero(self.all_bounds(), level))
 
     def are_nonzero(self, bounds: npt.NDArray[np.int64], level: int) -> npt.NDArray[np.bool_]:
@@ -239,7 +258,8 @@ class WkwFile:
         return f"{self.path}: block {page * PAGE_ENTRIES + int(row[CODE])} at byte {int(row[OFFSET])}", int(row[SIZE])
 
     def _check_sizes(self, located: BlockLocations, page: int) -> None:
-        """Raise CorruptError for stored sizes that LZ4 cannot have, before memory is allocated for them."""
+        """Raise CorruptError for stored sizes that LZ4 cannot have, before memory is allocated for
+        them."""
         header = self.header
         if not header.is_compressed:
             return
@@ -252,7 +272,8 @@ class WkwFile:
             raise CorruptError(f"{where}: {size} stored bytes, expected at most {_MAX_STORED_NBYTES}")
 
     def page(self, number: int) -> npt.NDArray[np.int64]:
-        """Return the block boundaries of one page of the jump table; each page is read and checked once."""
+        """Return the block boundaries of one page of the jump table; each page is read and checked
+        once."""
         page = self._pages.get(number)
         if page is None:
             header = self.header
@@ -269,7 +290,8 @@ class WkwFile:
 
 @lru_cache(maxsize=1024)
 def _page_number(x: int, y: int, z: int) -> int:
-    """Return the number of a jump table page, given the index of its cube of blocks within the file."""
+    """Return the number of a jump table page, given the index of its cube of blocks within the
+    file."""
     return int(morton.encode([(x, y, z)])[0])
 
 
@@ -277,7 +299,8 @@ _open_files: LruCache[tuple[tuple[int, int, int], WkwFile]] = LruCache(_OPEN_FIL
 
 
 def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
-    """Open a data file or return it from the cache, None if it is absent: then the caller must also call :func:`check_links_of`."""
+    """Open a data file or return it from the cache, None if it is absent: then the caller must also
+    call :func:`check_links_of`."""
     try:
         status = files.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -289,7 +312,8 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
             raise _dangling(path) from None
     if not stat.S_ISREG(status.st_mode):
         raise CorruptError(f"{path}: not a regular file")
-    # A rename onto the path changes the inode, a rewrite in place the time or size: either way, the cached jump table is stale.
+    # A rename onto the path changes the inode, a rewrite in place the time or size: either way, the
+    # cached jump table is stale.
     signature = (status.st_ino, status.st_mtime_ns, status.st_size)
     cached = _open_files.get(path)
     if cached is not None and cached[0] == signature and (cached[1].mag_header is mag_header or cached[1].mag_header == mag_header):
@@ -300,7 +324,8 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
 
 
 def check_links_of(paths: Iterable[str]) -> None:
-    """Raise MissingError if a folder of absent files is a broken symbolic link: then their voxels are not zeros."""
+    """Raise MissingError if a folder of absent files is a broken symbolic link: then their voxels
+    are not zeros."""
     rows = {dirname(path) for path in paths}
     for folder in {*rows, *(dirname(row) for row in rows)}:
         if files.islink(folder) and not files.exists(folder):
@@ -325,13 +350,16 @@ def read_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
     return memory[:nbytes]
 
 
-# ------------------------------------------------------------------------------------------------ files of one block
+# ------------------------------------------------------------------------------------------------
+# files of one block
 
-# WEBKNOSSOS exports annotations as files of one block: opening each of them separately would cost more than decoding it.
+# WEBKNOSSOS exports annotations as files of one block: opening each of them separately would cost
+# more than decoding it.
 _SMALL_NBYTES = 512 << 10  # decoding a larger file takes longer than opening it
 SMALL_BATCH_NBYTES = 2 << 20  # stays in the cache between reading and decoding
 _MAX_FILES = 4096  # in one batch, including absent files
-_COMMON_NBYTES, _BLOCK_TYPE_AT = 8, 5  # headers of one mag agree in the first 8 bytes, except in the block type
+# headers of one mag agree in the first 8 bytes, except in the block type
+_COMMON_NBYTES, _BLOCK_TYPE_AT = 8, 5
 _LZ4_TYPES = (BlockType.LZ4, BlockType.LZ4HC)
 
 
@@ -365,7 +393,8 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
         if absent.any():
             reading.absent.update({(y, z): f"{dirname(header_path)}/z{z}/y{y}/x{x}.wkw" for x, y, z in index[absent].tolist()})
             reading.zeros.add(table[absent], header.block_len)
-        for x, y, z in broken + index[~is_valid & ~absent].tolist():  # after the batch, because read_one uses the same buffer
+        for x, y, z in broken + index[~is_valid & ~absent].tolist():
+            # after the batch, because read_one uses the same buffer
             nonzero += read_one(reading, (x, y, z))
     return nonzero
 
@@ -389,13 +418,15 @@ def read_batch(header_path: str, indices: Iterator[Vec3], max_nbytes: int, memor
 def find_blocks(
     table: npt.NDArray[np.int64], start: npt.NDArray[np.int64], size: npt.NDArray[np.int64], header: WkwHeader, memory: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.bool_]:
-    """Fill in the location of the block of each file; return which files have a matching header and a complete block."""
+    """Fill in the location of the block of each file; return which files have a matching header and
+    a complete block."""
     table_end = HEADER_NBYTES + 8 * header.is_compressed
     heads = memory[np.minimum(start + np.arange(HEADER_NBYTES + 8), len(memory) - 1)]
     is_same = heads[:, :_COMMON_NBYTES] == np.frombuffer(format_header(header)[:_COMMON_NBYTES], np.uint8)
     if header.is_compressed:
         is_same[:, _BLOCK_TYPE_AT] = np.isin(heads[:, _BLOCK_TYPE_AT], _LZ4_TYPES)
-    # Bytes 8 to 24 are dataOffset and, if compressed, the only entry of the jump table: start and end of the block.
+    # Bytes 8 to 24 are dataOffset and, if compressed, the only entry of the jump table: start and
+    # end of the block.
     offset, end = heads[:, _COMMON_NBYTES:].copy().view("<i8").T
     end = end if header.is_compressed else offset + header.block_nbytes
     table[:, OFFSET], table[:, SIZE], table[:, START] = offset, end - offset, start[:, 0] + offset
@@ -405,13 +436,20 @@ def find_blocks(
 
 
 def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: BoxRead) -> tuple[int, list[list[int]]]:
-    """Decode all blocks; return how many are not all zero, and the indices of files with a broken block."""
+    """Decode all blocks; return how many are not all zero, and the indices of files with a broken
+    block."""
     nonzero, broken = 0, []
     while len(table):
         decoded = decode_into(
-            memory, table, reading.out, block_len=header.block_len, num_channels=header.num_channels,
-            first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
-        )  # fmt: skip
+            memory,
+            table,
+            reading.out,
+            block_len=header.block_len,
+            num_channels=header.num_channels,
+            first_channel=reading.first_channel,
+            block_type=header.block_type,
+            fill_zeros=reading.zeros.at_once,
+        )
         stop = len(table) if decoded.broken < 0 else decoded.broken
         reading.zeros.add_decoded(table[:stop], header.block_len, decoded.nonzero)
         nonzero += decoded.nonzero

@@ -1,12 +1,14 @@
 """Cubes of blocks as shards of Zarr v3, without decoding: the bytes are composed on request.
 
-An aligned cube of ``2**k`` blocks per edge is one byte range of a WKW file. Each block gets the header of a Blosc frame, and an index follows all frames::
+An aligned cube of ``2**k`` blocks per edge is one byte range of a WKW file. Each block gets the
+header of a Blosc frame, and an index follows all frames::
 
     WKW file        | header | jump table | ... | block 0 | block 1 | block 2 | ... |
     virtual shard   | frame header, block 0 | frame header, block 1 | ... | index |
 
-Frames are in Morton order, the index is in C order along z, y, x. Blocks of zeros, and blocks outside of the bounding box, are absent in the index.
-Specifications: c-blosc, ``README_CHUNK_FORMAT.rst``; Zarr v3, codec ``sharding_indexed``.
+Frames are in Morton order, the index is in C order along z, y, x. Blocks of zeros, and blocks
+outside of the bounding box, are absent in the index. Specifications: c-blosc,
+``README_CHUNK_FORMAT.rst``; Zarr v3, codec ``sharding_indexed``.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class VirtualShard:
     encoding = ""
 
     def __init__(self, file: WkwFile, cube: int, find_inside: Callable[[], npt.NDArray[np.bool_]]) -> None:
-        """Prepare the cube with a number, in Morton order; ``find_inside`` returns the mask (z, y, x) of the blocks that the bounding box touches."""
+        """Prepare the cube with a number, in Morton order; ``find_inside`` returns the mask (z, y,
+        x) of the blocks that the bounding box touches."""
         header, count = file.header, cube_len(file.header) ** 3
         self.file = file
         self._first = cube * count
@@ -61,7 +64,8 @@ class VirtualShard:
 
     @cached_property
     def _index(self) -> bytes:
-        """Offset and size of each chunk; it has no checksum, because the bytes never leave the memory before they are sent."""
+        """Offset and size of each chunk; it has no checksum, because the bytes never leave the
+        memory before they are sent."""
         is_inside = self._find_inside()
         z, y, x = np.indices(is_inside.shape).reshape(3, -1)
         codes = morton.encode(np.stack([x, y, z], axis=1)).astype(np.int64)

@@ -1,4 +1,5 @@
-"""One Zarr array of version 2 or 3 as a stored array: its document becomes a chunk grid, file names, a layout and a codec.
+"""One Zarr array of version 2 or 3 as a stored array: its document becomes a chunk grid, file
+names, a layout and a codec.
 
 An array with codecs that are not implemented here is read by zarr-python, one box at a time.
 """
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 
-_IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")  # may change without changing how the array is stored
+# may change without changing how the array is stored
+_IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")
 _DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
 
 _MAX_CHUNK_NBYTES = 1 << 40  # a chunk is decoded in memory
@@ -81,7 +83,8 @@ class ZarrPythonReader(ShardLayout, BoxCodec):
         raise UnsupportedError(f"{array.store.url}: only zarr-python can find its chunks")
 
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        # zarr-python reads an absent chunk as the fill value, even if the whole folder was removed or unmounted
+        # zarr-python reads an absent chunk as the fill value, even if the whole folder was removed
+        # or unmounted
         array.identity.check(has_absent=True)
         named = {letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)}
         try:
@@ -107,7 +110,8 @@ class ZarrPythonReader(ShardLayout, BoxCodec):
 
 def _open_cached(array: StoredArray) -> Any:
     """Return the array opened by zarr-python, from a small cache."""
-    key = (os.getpid(), array.store.url, array.identity.token)  # a forked process must not share zarr's event loop
+    # a forked process must not share zarr's event loop
+    key = (os.getpid(), array.store.url, array.identity.token)
     opened = _open_arrays.get(key)
     if opened is None:
         opened = open_array(array.store)
@@ -116,7 +120,8 @@ def _open_cached(array: StoredArray) -> Any:
 
 
 def open_array(store: Store) -> Any:
-    """Open an array for reading by zarr-python, with compressors whose output is bounded by the size of a chunk."""
+    """Open an array for reading by zarr-python, with compressors whose output is bounded by the
+    size of a chunk."""
     zarr = import_extra("zarr", store.url, "zarr")
     from wkwdask.formats.zarr.library_store import library_store
 
@@ -127,11 +132,13 @@ def open_array(store: Store) -> Any:
 
 
 _Storage = tuple[tuple[int, ...], ZarrCodec | ZarrPythonCodec, ShardLayout]
-"""Lengths of a file in the order of the stored axes, codec of a chunk, and layout of chunks in a file."""
+"""Lengths of a file in the order of the stored axes, codec of a chunk, and layout of chunks in a
+file."""
 
 
 def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False) -> StoredArray:
-    """Return the array of a folder as a stored array that starts at voxel 0; ``name`` is that of its document, ``is_new`` if it is being written."""
+    """Return the array of a folder as a stored array that starts at voxel 0; ``name`` is that of
+    its document, ``is_new`` if it is being written."""
     is_v2 = name == ".zarray"
     if not is_v2:
         check_extensions(document)
@@ -169,7 +176,8 @@ def _zarr_python_storage(store: Store, axes: str) -> _Storage:
 
 
 def _parse_fill_value(value: Any, dtype: np.dtype[Any]) -> int | float:
-    """Parse a fill value (Zarr v3, "Fill value"); raises ValueError if it is no value of the type."""
+    """Parse a fill value (Zarr v3, "Fill value"); raises ValueError if it is no value of the
+    type."""
     if value is None:  # undefined
         return 0
     try:
@@ -185,16 +193,19 @@ def _parse_fill_value(value: Any, dtype: np.dtype[Any]) -> int | float:
 
 
 def _parse_real(value: Any, dtype: np.dtype[Any]) -> float:
-    """Parse a real number. JSON has no NaN, so both versions spell it; version 3 also has the bits as hexadecimal digits."""
+    """Parse a real number. JSON has no NaN, so both versions spell it; version 3 also has the bits
+    as hexadecimal digits."""
     if not isinstance(value, str) or value[:2].lower() != "0x":
         with np.errstate(over="ignore"):
             return float(dtype.type(float(value)))
-    (number,) = np.frombuffer(bytes.fromhex(value[2:]), dtype.newbyteorder(">"))  # another number of digits is an error
+    # another number of digits is an error
+    (number,) = np.frombuffer(bytes.fromhex(value[2:]), dtype.newbyteorder(">"))
     return float(number)
 
 
 def _parse_naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> GridNaming | None:
-    """Parse the chunk key encoding: ``c/0/0`` (v3 ``default``) or ``0.0`` (v3 ``v2``, and version 2); None if it is another one."""
+    """Parse the chunk key encoding: ``c/0/0`` (v3 ``default``) or ``0.0`` (v3 ``v2``, and version
+    2); None if it is another one."""
     prefix, separator = "", document.get("dimension_separator", ".")
     if not is_v2:
         encoding = document.get("chunk_key_encoding")
@@ -246,12 +257,14 @@ def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None
 
 
 def _as_objects(codecs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return codecs as objects; Zarr v3 allows a codec without configuration to be its name alone."""
+    """Return codecs as objects; Zarr v3 allows a codec without configuration to be its name
+    alone."""
     return [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
 
 
 def _has_index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Return whether the index of a shard ends with a CRC-32C; None if its codecs are not supported."""
+    """Return whether the index of a shard ends with a CRC-32C; None if its codecs are not
+    supported."""
     names = [codec.get("name") for codec in codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]) or (codecs[0].get("configuration") or {}).get("endian") != "little":
         return None
@@ -259,7 +272,8 @@ def _has_index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
 
 
 def _parse_codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axes: str) -> ZarrCodec | None:
-    """Parse a chain of codecs: transposes, ``bytes``, then compressors and checksums; None if one is not supported."""
+    """Parse a chain of codecs: transposes, ``bytes``, then compressors and checksums; None if one
+    is not supported."""
     order = list(range(len(chunk)))
     remaining = _as_objects(codecs)
     while remaining and remaining[0].get("name") == "transpose":

@@ -1,4 +1,5 @@
-"""Encoding of one chunk of a Zarr array, versions 2 and 3: the order of its axes, its values, filters and compressors. Does no I/O."""
+"""Encoding of one chunk of a Zarr array, versions 2 and 3: the order of its axes, its values,
+filters and compressors. Does no I/O."""
 
 from __future__ import annotations
 
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
 
 SOURCE = "chunk"
 _STATED_SIZES = {"blosc": ("Blosc", 16, 4), "lz4": ("LZ4", 4, 0)}
-"""Compressions whose header states the decoded size: their name, the length of the header, and the offset of the size in it [bytes]."""
+"""Compressions whose header states the decoded size: their name, the length of the header, and the
+offset of the size in it [bytes]."""
 
 
 def decode_bounded(
     kind: str, options: Mapping[str, Any], data: bytes, max_nbytes: int, decode: Callable[..., Any], memory: npt.NDArray[np.uint8] | None = None
 ) -> Any:
-    """Decode a compressed chunk to at most ``max_nbytes`` bytes, perhaps into ``memory`` of this size.
+    """Decode a compressed chunk to at most ``max_nbytes`` bytes, perhaps into ``memory`` of this
+    size.
 
     Raises ValueError for a crafted chunk before it fills the memory.
     """
@@ -72,9 +75,11 @@ def _zstd(data: bytes, max_nbytes: int, memory: npt.NDArray[np.uint8] | None) ->
 
 
 def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> int:
-    """Return the decoded size that a header states, checked because the library allocates it unseen."""
-    # Blosc 1 header, 16 bytes: version, format version, flags, typesize, then little-endian uint32 nbytes (at 4), blocksize (at 8),
-    # cbytes (at 12). The lz4 of numcodecs begins with the decoded size as a little-endian uint32.
+    """Return the decoded size that a header states, checked because the library allocates it
+    unseen."""
+    # Blosc 1 header, 16 bytes: version, format version, flags, typesize, then little-endian uint32
+    # nbytes (at 4), blocksize (at 8), cbytes (at 12). The lz4 of numcodecs begins with the decoded
+    # size as a little-endian uint32.
     name, header_nbytes, size_offset = _STATED_SIZES[kind]
     stated = int.from_bytes(data[size_offset : size_offset + 4], "little")
     if len(data) < header_nbytes or stated > max_nbytes:
@@ -93,7 +98,8 @@ CHECKSUM_NBYTES = 4
 
 
 def crc32c(data: bytes) -> bytes:
-    """Return the CRC-32C of some bytes as 4 bytes, little-endian (RFC 3720, the codec ``crc32c`` of Zarr v3)."""
+    """Return the CRC-32C of some bytes as 4 bytes, little-endian (RFC 3720, the codec ``crc32c`` of
+    Zarr v3)."""
     return int(_crc32c_function()(data)).to_bytes(CHECKSUM_NBYTES, "little")
 
 
@@ -102,7 +108,8 @@ def _crc32c_function() -> Any:
     return import_extra("google_crc32c", "the index of a Zarr shard", "zarr").value
 
 
-MAX_FILTER_GROWTH = 16  # bound for filters of version 2, which may store a value in more bytes than it has
+# bound for filters of version 2, which may store a value in more bytes than it has
+MAX_FILTER_GROWTH = 16
 _COMPRESSOR_OVERHEAD_NBYTES = 4096  # headers and checksums of a compressor, generously
 
 
@@ -127,7 +134,8 @@ class ZarrChunks(ChunkCodec):
     @property
     @abstractmethod
     def compression(self) -> tuple[str, int | None]:
-        """Compressor and its level: ``raw`` for no stages, an empty name if they cannot be stated."""
+        """Compressor and its level: ``raw`` for no stages, an empty name if they cannot be
+        stated."""
 
     @property
     def blosc(self) -> tuple[str, int] | None:
@@ -137,19 +145,22 @@ class ZarrChunks(ChunkCodec):
 
 @dataclass(frozen=True, slots=True)
 class ZarrCodec(ZarrChunks):
-    """Codec of chunks that are decoded here: the order of the axes, then filters and compressors."""
+    """Codec of chunks that are decoded here: the order of the axes, then filters and
+    compressors."""
 
     order: tuple[int, ...]
     """Axis numbers in stored order, the fastest one last."""
     stages: tuple[tuple[str, str], ...] = ()
-    """Encoding steps in the order of writing: name of the numcodecs codec and its settings as JSON, which is hashable."""
+    """Encoding steps in the order of writing: name of the numcodecs codec and its settings as JSON,
+    which is hashable."""
     filters: int = 0
     """Number of leading stages that are filters, which may enlarge a chunk."""
 
     decodes_chunks = True
 
     def check_settings(self) -> None:
-        """Raise UnsupportedError for a filter or compressor that is unknown or has unknown settings, before any chunk is read."""
+        """Raise UnsupportedError for a filter or compressor that is unknown or has unknown
+        settings, before any chunk is read."""
         for kind, settings in self.stages:
             _check_settings(kind, _parsed(settings))
 
@@ -224,7 +235,8 @@ class ZarrCodec(ZarrChunks):
         return to_cxyz(chunk.transpose(np.argsort(self.order)), self.axes)
 
     def _max_input_nbytes(self, n: int) -> int:
-        """Return the largest input of stage ``n`` on encoding, which bounds its output on decoding."""
+        """Return the largest input of stage ``n`` on encoding, which bounds its output on
+        decoding."""
         nbytes = self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1)
         for kind, _ in self.stages[:n]:
             nbytes = nbytes + CHECKSUM_NBYTES if kind == "crc32c" else max_compressed_nbytes(nbytes)
@@ -236,13 +248,15 @@ class ZarrCodec(ZarrChunks):
             _compressor(kind, settings)
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a chunk; one at the upper ends of the array is padded with zeros, because Zarr stores whole chunks only."""
+        """Encode a chunk; one at the upper ends of the array is padded with zeros, because Zarr
+        stores whole chunks only."""
         del source
         whole = np.zeros([self.chunk_shape[n] for n in self.order], self.dtype)
         named = from_cxyz(voxels, self.axes).transpose(self.order)
         np.copyto(whole[tuple(map(slice, named.shape))], named, casting="equiv")
         encoded: Any = whole.reshape(-1)
-        if len(self.stages) == 1 and self.blosc in _LZ4_ENCODERS:  # frames of one block, whose LZ4 block other formats can take over
+        if len(self.stages) == 1 and self.blosc in _LZ4_ENCODERS:
+            # frames of one block, whose LZ4 block other formats can take over
             return encode_frame(whole.tobytes(), whole.itemsize, self.compression[1] if self.blosc == _LZ4_ENCODERS[1] else None)
         for kind, settings in self.stages:
             encoded = _compressor(kind, settings).encode(encoded)
@@ -262,9 +276,15 @@ def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int, memory: np
 
 
 _SETTINGS = {
-    "gzip": {"level"}, "zlib": {"level"}, "bz2": {"level"}, "lzma": {"format", "check", "preset", "filters"}, "zstd": {"level", "checksum"},
-    "blosc": {"cname", "clevel", "shuffle", "blocksize", "typesize"}, "lz4": {"acceleration"}, "crc32c": set(),
-}  # fmt: skip
+    "gzip": {"level"},
+    "zlib": {"level"},
+    "bz2": {"level"},
+    "lzma": {"format", "check", "preset", "filters"},
+    "zstd": {"level", "checksum"},
+    "blosc": {"cname", "clevel", "shuffle", "blocksize", "typesize"},
+    "lz4": {"acceleration"},
+    "crc32c": set(),
+}
 _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 
@@ -280,11 +300,13 @@ def _check_settings(kind: str, settings: Mapping[str, Any]) -> None:
         _compressor(kind, json.dumps(settings, sort_keys=True))
     except ModuleNotFoundError:  # reading a chunk names the package; metadata are read without it
         return
-    except Exception as error:  # numcodecs raises errors of many kinds for settings that it does not accept
+    except Exception as error:
+        # numcodecs raises errors of many kinds for settings that it does not accept
         raise UnsupportedError(f"filter or compression {kind!r} is not available: {error or type(error).__name__}; install the package that has it") from None
 
 
-_parsed = lru_cache(maxsize=64)(json.loads)  # parsing for every chunk takes a part of the time that decoding takes
+# parsing for every chunk takes a part of the time that decoding takes
+_parsed = lru_cache(maxsize=64)(json.loads)
 
 
 @lru_cache(maxsize=64)
@@ -294,7 +316,8 @@ def _compressor(kind: str, settings: str) -> Any:
 
 def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:
     """Parse the bytes-to-bytes codecs of version 3 as stages; None if one is not supported."""
-    # the settings become those of numcodecs, which numbers the shuffles of Blosc and does not know typesize
+    # the settings become those of numcodecs, which numbers the shuffles of Blosc and does not know
+    # typesize
     stages = []
     for codec in codecs:
         name, settings = str(codec.get("name")).removeprefix("numcodecs."), dict(codec.get("configuration") or {})

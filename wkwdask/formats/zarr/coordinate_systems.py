@@ -1,12 +1,14 @@
 """Coordinate systems and transformations of OME-NGFF 0.6 (RFC-5). Does no I/O.
 
-All datasets of an image are transformed to one system, its intrinsic system, in which the image opens. Transformations to other systems are not applied::
+All datasets of an image are transformed to one system, its intrinsic system, in which the image
+opens. Transformations to other systems are not applied::
 
     "s0" -- scale ---------------------+
     "s1" -- sequence(scale, translation) --> "physical" -- affine --> "atlas"
                                              intrinsic
 
-Source: NGFF specification 0.6, cited by section. In drafts before 0.6.dev4, ``input`` and ``output`` are texts instead of objects.
+Source: NGFF specification 0.6, cited by section. In drafts before 0.6.dev4, ``input`` and
+``output`` are texts instead of objects.
 """
 
 from __future__ import annotations
@@ -57,13 +59,15 @@ def dataset_entry(path: str, scale: Sequence[float], translation: Sequence[float
 
 
 def steps_of(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the transformations of a dataset entry of any version, those of a sequence one by one."""
+    """Yield the transformations of a dataset entry of any version, those of a sequence one by
+    one."""
     for step in entry.get("coordinateTransformations", ()):
         yield from step.get("transformations", ()) if step.get("type") == "sequence" else (step,)
 
 
 def in_style_of(entry: dict[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new dataset entry with the intrinsic system of an existing image, referred to in the way of its draft of the specification."""
+    """Return a new dataset entry with the intrinsic system of an existing image, referred to in the
+    way of its draft of the specification."""
     (step,) = entry["coordinateTransformations"]
     others = [other for dataset in image["datasets"] for other in dataset["coordinateTransformations"][:1]]
     first = others[0] if others else {"input": {}, "output": {"name": image["coordinateSystems"][0]["name"]}}
@@ -78,7 +82,8 @@ def intrinsic_axes(image: Mapping[str, Any], where: str) -> list[dict[str, Any]]
 
 
 def check_unreferenced(image: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
-    """Raise CorruptError if a transformation between systems refers to a dataset that would be removed."""
+    """Raise CorruptError if a transformation between systems refers to a dataset that would be
+    removed."""
     for number, step in enumerate(image.get("coordinateTransformations") or ()):
         for end in ("input", "output"):
             value = step.get(end)
@@ -89,7 +94,8 @@ def check_unreferenced(image: Mapping[str, Any], keys: Sequence[str], where: str
 
 
 def parse_placed(image: Mapping[str, Any], where: str) -> PlacedImage:
-    """Parse an entry of ``multiscales``; raises CorruptError with the path of what is wrong in the document. ``where`` is the path of the entry."""
+    """Parse an entry of ``multiscales``; raises CorruptError with the path of what is wrong in the
+    document. ``where`` is the path of the entry."""
     systems = _parse_systems(image.get("coordinateSystems"), f"{where}.coordinateSystems")
     datasets = image.get("datasets")
     if not isinstance(datasets, list) or not datasets:
@@ -123,7 +129,8 @@ def parse_placed(image: Mapping[str, Any], where: str) -> PlacedImage:
 
 
 def describe_scene(scene: Any, where: str) -> list[str]:
-    """Describe the transformations of a scene ("scene" metadata) in a line each; raises CorruptError for a malformed scene."""
+    """Describe the transformations of a scene ("scene" metadata) in a line each; raises
+    CorruptError for a malformed scene."""
     steps = scene.get("coordinateTransformations") if isinstance(scene, dict) else None
     if not isinstance(steps, list) or not steps:
         _fail(f"{where}.coordinateTransformations", "a list of transformations", steps)
@@ -166,7 +173,8 @@ def _parse_systems(value: Any, where: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _parse_others(value: Any, systems: Mapping[str, Sequence[Any]], where: str) -> list[str]:
-    """Check the transformations between the intrinsic and other systems; return a description of those that are more than scale and translation."""
+    """Check the transformations between the intrinsic and other systems; return a description of
+    those that are more than scale and translation."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -194,7 +202,8 @@ def _check_input(step: Any, path: str, at: str) -> None:
 
 
 def _reference(step: Any, end: str, at: str) -> tuple[str | None, str | None]:
-    """Return the path and the name of the input or output of a transformation; a text, in drafts, counts as a name."""
+    """Return the path and the name of the input or output of a transformation; a text, in drafts,
+    counts as a name."""
     if not isinstance(step, dict):
         _fail(at, "an object", step)
     value = step.get(end)
@@ -214,11 +223,13 @@ def _kind_of(step: Any, at: str) -> str:
 
 
 def _evaluate(step: Any, num_axes: int | None, at: str, depth: int = 0) -> Placement | None:
-    """Return a transformation as scale and translation, None if it is more than that. ``num_axes`` is None where it is not known."""
+    """Return a transformation as scale and translation, None if it is more than that. ``num_axes``
+    is None where it is not known."""
     kind = _kind_of(step, at)
     if kind == "identity":
         return Placement((1.0,) * (num_axes or 0), (0.0,) * (num_axes or 0))
-    if kind in ("scale", "translation") and not (kind not in step and "path" in step):  # drafts could refer to an array of numbers
+    if kind in ("scale", "translation") and not (kind not in step and "path" in step):
+        # drafts could refer to an array of numbers
         numbers = _numbers(step.get(kind), num_axes, f"{at}.{kind}")
         if kind == "translation":
             return Placement((1.0,) * len(numbers), numbers)

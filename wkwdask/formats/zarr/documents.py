@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 FILE_NAME = "zarr.json"
 INNER_BOX = "inner_box_vx"
-"""Attribute of an array that begins before the bounding box: x, y, z, width, height, depth [voxels, counted from the first one of the array]."""
+"""Attribute of an array that begins before the bounding box: x, y, z, width, height, depth [voxels,
+counted from the first one of the array]."""
 VIEW_MARK = "wkwdask_view"
-"""Attribute that marks each ``zarr.json`` that :func:`wkwdask.write_zarr_view` wrote beside WKW files."""
+"""Attribute that marks each ``zarr.json`` that :func:`wkwdask.write_zarr_view` wrote beside WKW
+files."""
 
 
 def is_view(path: str, mark: str = VIEW_MARK) -> bool:
@@ -42,7 +44,8 @@ def new_axes(num_channels: int) -> str:
 
 
 def zarr_shape(axes: str, num_channels: int, shape: Sequence[int]) -> list[int]:
-    """Return the shape of a new array for a shape along x, y, z; axes without a letter have length 1.
+    """Return the shape of a new array for a shape along x, y, z; axes without a letter have length
+    1.
 
     Examples
     --------
@@ -90,7 +93,8 @@ def generic_array_document(
 
 
 def raw_codecs(dtype: np.dtype[Any]) -> list[dict[str, Any]]:
-    """Return the codecs of uncompressed little-endian chunks; values of one byte have no ``endian`` (Zarr v3, codec ``bytes``)."""
+    """Return the codecs of uncompressed little-endian chunks; values of one byte have no ``endian``
+    (Zarr v3, codec ``bytes``)."""
     return [{"name": "bytes", "configuration": {"endian": "little"}} if dtype.itemsize > 1 else {"name": "bytes"}]
 
 

@@ -1,4 +1,5 @@
-"""Encoding of a new Zarr array of an image, chosen by the options of a user and by the array that it is stored like."""
+"""Encoding of a new Zarr array of an image, chosen by the options of a user and by the array that
+it is stored like."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class ArrayEncoding:
     blosc: tuple[str, int] = BLOSC
     """Compressor inside Blosc, and its shuffle as a number."""
     is_spliced: bool = False
-    """Whether chunks are those of WKW, with the channels of a voxel one after another, so that they can be copied without decoding."""
+    """Whether chunks are those of WKW, with the channels of a voxel one after another, so that they
+    can be copied without decoding."""
 
     @property
     def shard_shape(self) -> Vec3:
@@ -70,13 +72,20 @@ class ArrayEncoding:
         compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(self.blosc[1])}
         lengths, chunks = (zarr_shape(self.axes, self.num_channels, each) for each in (shape, self.chunk_shape))
         return {
-            "zarr_format": 2, "shape": lengths, "chunks": chunks,
-            "dtype": self.dtype.newbyteorder("<").str, "compressor": compressor,
-            "fill_value": self.dtype.type(0).item(), "order": "C", "filters": None, "dimension_separator": "/",
-        }  # fmt: skip
+            "zarr_format": 2,
+            "shape": lengths,
+            "chunks": chunks,
+            "dtype": self.dtype.newbyteorder("<").str,
+            "compressor": compressor,
+            "fill_value": self.dtype.type(0).item(),
+            "order": "C",
+            "filters": None,
+            "dimension_separator": "/",
+        }
 
     def _settings(self, shuffle: str | int) -> dict[str, Any]:
-        """Return the settings of the compressor; version 3 names the shuffle of Blosc, version 2 numbers it."""
+        """Return the settings of the compressor; version 3 names the shuffle of Blosc, version 2
+        numbers it."""
         return {"cname": self.blosc[0], "clevel": self.level, "shuffle": shuffle, "blocksize": 0} if self.compression == "blosc" else {"level": self.level}
 
 
@@ -86,7 +95,8 @@ def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions
         return options
     chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
     if shard_shape is None:
-        # tasks write a power of two of chunks, so a shard of, say, three chunks becomes one of the usual shape
+        # tasks write a power of two of chunks, so a shard of, say, three chunks becomes one of the
+        # usual shape
         keeps_shards = like.layout.is_sharded and chunk_shape == like.chunk_shape and holds_power_of_two(like.shard_shape, chunk_shape)
         shard_shape = like.shard_shape if keeps_shards else like.layout.is_sharded
     completed = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
@@ -97,14 +107,17 @@ def with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions
 
 
 def blosc_of(like: Volume | None) -> tuple[str, int]:
-    """Return the compressor inside Blosc and the shuffle of a Zarr array that uses Blosc, else the default."""
+    """Return the compressor inside Blosc and the shuffle of a Zarr array that uses Blosc, else the
+    default."""
     return (like.codec.blosc if isinstance(like, StoredArray) and isinstance(like.codec, ZarrChunks) else None) or BLOSC
 
 
 def choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str, *, is_label: bool, size: Vec3 | None = None) -> ArrayEncoding:
-    """Return the encoding that the options ask for; ``size`` is that of the array, by default that of the box."""
+    """Return the encoding that the options ask for; ``size`` is that of the array, by default that
+    of the box."""
     dtype = checked_dtype(spec.dtype)
-    # a byte shuffle helps to compress numbers of several bytes, but breaks up the repeated ids of a segmentation
+    # a byte shuffle helps to compress numbers of several bytes, but breaks up the repeated ids of a
+    # segmentation
     compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
     stored: Any = options.with_defaults()
     is_sharded = stored.shard_shape is not False
@@ -124,7 +137,8 @@ _LZ4_LEVEL = 5  # recorded for LZ4, which has no levels in WKW files
 
 
 def spliced_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: str) -> ArrayEncoding | None:
-    """Return the encoding that keeps the stored chunks and files of the source of a level; None if there is none, or the user chose another one."""
+    """Return the encoding that keeps the stored chunks and files of the source of a level; None if
+    there is none, or the user chose another one."""
     source, chosen = spec.source, {"chunk_shape", "shard_shape", "compression", "level"} & set(options.explicit())
     if source is None or chosen or zarr_format_of(version) != 3 or not source.layout.is_regular or source.codec.shared_encoding is None:
         return None
@@ -134,17 +148,31 @@ def spliced_encoding(spec: LevelSpec, options: ZarrOptions, version: str, axes: 
         return None
     cells = chunks_per_shard(source.shard_shape, source.chunk_shape)
     return ArrayEncoding(
-        checked_dtype(spec.dtype), spec.num_channels, axes, source.chunk_shape, compression, _LZ4_LEVEL if compression == "blosc" else 0, cells, True,
-        blosc=(encoding.encoder, 0), is_spliced=True,
-    )  # fmt: skip
+        checked_dtype(spec.dtype),
+        spec.num_channels,
+        axes,
+        source.chunk_shape,
+        compression,
+        _LZ4_LEVEL if compression == "blosc" else 0,
+        cells,
+        True,
+        blosc=(encoding.encoder, 0),
+        is_spliced=True,
+    )
 
 
 def journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]:
     """Return the settings of an array that a resumed job compares."""
     return {
-        "mag": spec.box.mag.name, "size": list(spec.box.size), "origin": list(spec.box.topleft), "chunk": list(encoding.chunk_shape),
-        "shard": list(encoding.shard_shape), "sharded": encoding.is_sharded, "compression": encoding.compression, "level": encoding.level,
-    }  # fmt: skip
+        "mag": spec.box.mag.name,
+        "size": list(spec.box.size),
+        "origin": list(spec.box.topleft),
+        "chunk": list(encoding.chunk_shape),
+        "shard": list(encoding.shard_shape),
+        "sharded": encoding.is_sharded,
+        "compression": encoding.compression,
+        "level": encoding.level,
+    }
 
 
 def describe(encoding: ArrayEncoding) -> str:

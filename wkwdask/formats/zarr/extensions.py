@@ -1,7 +1,8 @@
 """Check of documents of Zarr v3 for metadata that a reader must understand. Does no I/O.
 
-Zarr v3, "Extension points": a reader must fail for an unknown member of a document, unless it is an object with ``"must_understand": false``.
-The objects of extensions have a name and a configuration. A configuration of a known extension has no other settings than its specification lists.
+Zarr v3, "Extension points": a reader must fail for an unknown member of a document, unless it is an
+object with ``"must_understand": false``. The objects of extensions have a name and a configuration.
+A configuration of a known extension has no other settings than its specification lists.
 """
 
 from __future__ import annotations
@@ -15,8 +16,15 @@ if TYPE_CHECKING:
 
 _GROUP = frozenset({"zarr_format", "node_type", "attributes", "consolidated_metadata"})
 _ARRAY = _GROUP | {
-    "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs", "storage_transformers", "dimension_names",
-}  # fmt: skip
+    "shape",
+    "data_type",
+    "chunk_grid",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+    "storage_transformers",
+    "dimension_names",
+}
 _EXTENSION = frozenset({"name", "configuration", "must_understand"})
 _SETTINGS: dict[str, frozenset[str]] = {
     "regular": frozenset({"chunk_shape"}),
@@ -34,7 +42,8 @@ _SETTINGS: dict[str, frozenset[str]] = {
 
 
 def check_members(document: Mapping[str, Any], path: str) -> None:
-    """Raise UnsupportedError for an unknown member of the ``zarr.json`` at a path that a reader must understand."""
+    """Raise UnsupportedError for an unknown member of the ``zarr.json`` at a path that a reader
+    must understand."""
     node = str(document.get("node_type"))
     for name, value in document.items():
         is_optional = isinstance(value, dict) and value.get("must_understand") is False
@@ -44,7 +53,8 @@ def check_members(document: Mapping[str, Any], path: str) -> None:
 
 
 def check_extensions(document: Mapping[str, Any]) -> None:
-    """Raise UnsupportedError for another chunk grid, storage transformers, and unknown settings of the grid, the names of chunks and the codecs."""
+    """Raise UnsupportedError for another chunk grid, storage transformers, and unknown settings of
+    the grid, the names of chunks and the codecs."""
     grid = document.get("chunk_grid")
     if isinstance(grid, dict) and grid.get("name") != "regular":
         raise UnsupportedError(f"chunk_grid: {grid.get('name')!r} is not supported, expected 'regular'; write the array again with chunks of one size")

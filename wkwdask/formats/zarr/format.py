@@ -66,7 +66,8 @@ class ZarrFormat(ArrayFormat):
     record_of = staticmethod(array_record)
 
     def guess_can_open(self, url: object) -> bool:
-        """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens all others."""
+        """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens
+        all others."""
         return NAME.is_in(url)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
@@ -80,7 +81,8 @@ class ZarrFormat(ArrayFormat):
         return replace(summarize_arrays(url, find_zarr_layers(url)), notes=coordinate_notes(NAME.location(url)))
 
     def is_placed(self, url: Url) -> bool:
-        """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that voxels have a position."""
+        """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that
+        voxels have a position."""
         return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
 
     def stored_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -90,7 +92,8 @@ class ZarrFormat(ArrayFormat):
         faults = document_faults(folder)
         if find_listed_arrays(folder) is None:
             return faults
-        # Arrays in a layer of a dataset extend to whole shards; datasource-properties.json states their box.
+        # Arrays in a layer of a dataset extend to whole shards; datasource-properties.json states
+        # their box.
         return (fault for fault in faults if fault.kind not in ("image.scale", "image.translation"))
 
     def viewer_scheme(self, image: Image, volumes: Sequence[StoredArray]) -> str | None:
@@ -102,7 +105,8 @@ class ZarrFormat(ArrayFormat):
         return "zarr3" if node.record == FILE_NAME else "zarr2"
 
     def viewer_documents(self, image: Image, *, is_rgb: bool) -> dict[str, bytes]:
-        """Return the document of the attributes of an OME-NGFF image, with the coordinates of Neuroglancer."""
+        """Return the document of the attributes of an OME-NGFF image, with the coordinates of
+        Neuroglancer."""
         node = read_node(image.folder)
         if node is None or not versions_of(node.attributes):
             return {}
@@ -142,7 +146,8 @@ class ZarrFormat(ArrayFormat):
         return removal
 
     def is_level_folder(self, folder: str) -> bool:
-        """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json`` beside its files is none."""
+        """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json``
+        beside its files is none."""
         return not files.exists(f"{folder}/{HEADER_NAME}") and array_record(folder) is not None and not _stray_in(folder)
 
     def why_not_replaceable(self, folder: str) -> str:
@@ -150,7 +155,8 @@ class ZarrFormat(ArrayFormat):
 
 
 def _stray_in(folder: str) -> str:
-    """Return the path of a file or link in a folder that is no part of an array, or an empty text; where documents lead is checked elsewhere."""
+    """Return the path of a file or link in a folder that is no part of an array, or an empty text;
+    where documents lead is checked elsewhere."""
     with files.scandir(folder) as entries:
         for entry in entries:
             is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or IGNORED_NAMES.fullmatch(entry.name)

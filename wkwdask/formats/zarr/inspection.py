@@ -1,4 +1,5 @@
-"""Faults of the documents of Zarr groups and images: two versions side by side, consolidated metadata, and levels that contradict each other. Never writes."""
+"""Faults of the documents of Zarr groups and images: two versions side by side, consolidated
+metadata, and levels that contradict each other. Never writes."""
 
 from __future__ import annotations
 
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 
 _ATTRIBUTES, _CONSOLIDATED = ".zattrs", ".zmetadata"
 _V2_DOCUMENTS = (".zarray", ".zgroup", _ATTRIBUTES)
-# Fields of a document that consolidated metadata must repeat; software writes others, such as codecs, in several equivalent forms.
+# Fields of a document that consolidated metadata must repeat; software writes others, such as
+# codecs, in several equivalent forms.
 _COMPARED = ("node_type", "shape", "chunks", "chunk_grid", "dtype", "data_type", "dimension_separator", "attributes")
 
 
 def document_faults(folder: str) -> Iterator[Fault]:
-    """Yield the faults of the documents of a local group or array, and of the arrays of an image."""
+    """Yield the faults of the documents of a local group or array, and of the arrays of an
+    image."""
     group = read_node(folder) if files.isdir(folder) else None
     if group is None:
         return
@@ -72,7 +75,8 @@ def _read(path: str) -> dict[str, Any] | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------ two versions
+# ------------------------------------------------------------------------------------------------
+# two versions
 
 
 def _two_versions(folder: str) -> Iterator[Fault]:
@@ -98,7 +102,8 @@ def _image_of(attributes: Any, folder: str) -> NgffImage | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------ consolidated metadata
+# ------------------------------------------------------------------------------------------------
+# consolidated metadata
 
 
 def _consolidated_faults(group: Node, folder: str) -> Iterator[Fault]:
@@ -131,11 +136,13 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-# ------------------------------------------------------------------------------------------------ levels
+# ------------------------------------------------------------------------------------------------
+# levels
 
 
 def _image_faults(group: Node, image: NgffImage, arrays: Mapping[str, Node]) -> Iterator[Fault]:
-    """Yield the faults of the levels of an image: their order, and contradictions of the finest one."""
+    """Yield the faults of the levels of an image: their order, and contradictions of the finest
+    one."""
     path = _attributes_path(group)
     listed = [str(entry["path"]) for entry in _inner(group.attributes)["multiscales"][0]["datasets"]]
     finest_first = [level.path for level in image.levels]
@@ -151,7 +158,8 @@ def _image_faults(group: Node, image: NgffImage, arrays: Mapping[str, Node]) -> 
 
 
 def _contradictions(path: str, axes: tuple[str | None, ...], finest: tuple[NgffLevel, Node], level: tuple[NgffLevel, Node]) -> Iterator[Fault]:
-    """Yield the contradictions of a level with the finest one: other lengths of an axis that is not in space, or another place in space."""
+    """Yield the contradictions of a level with the finest one: other lengths of an axis that is not
+    in space, or another place in space."""
     unknown = (0.0,) * len(axes)
     scales, shifts = [each.scale or unknown for each, _ in (finest, level)], [each.translation or unknown for each, _ in (finest, level)]
     for n, axis in enumerate(axes):
@@ -167,7 +175,8 @@ def _contradictions(path: str, axes: tuple[str | None, ...], finest: tuple[NgffL
 
 
 def _unlisted_arrays(group: Node, folder: str, first: Node | None) -> Iterator[Fault]:
-    """Yield the arrays in the folder of an image that no entry of it lists, except coordinates and others with fewer axes."""
+    """Yield the arrays in the folder of an image that no entry of it lists, except coordinates and
+    others with fewer axes."""
     images = _inner(group.attributes)["multiscales"]
     datasets = [entry for image in images if isinstance(image, dict) and isinstance(image.get("datasets"), list) for entry in image["datasets"]]
     listed = {str(entry.get("path")) for entry in datasets if isinstance(entry, dict)}

@@ -1,4 +1,5 @@
-"""Images of a Zarr array or group: from a path or URL to OME-NGFF images with their levels, and to single arrays."""
+"""Images of a Zarr array or group: from a path or URL to OME-NGFF images with their levels, and to
+single arrays."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class Node:
     document: dict[str, Any]
     attributes: dict[str, Any]
     listed: tuple[str, ...]
-    """Members of a group according to its consolidated metadata; the only listing of most remote groups."""
+    """Members of a group according to its consolidated metadata; the only listing of most remote
+    groups."""
 
     @property
     def is_array(self) -> bool:
@@ -88,12 +90,14 @@ class Node:
 
     @property
     def names(self) -> list[str | None]:
-        """Axis names: ``dimension_names`` of version 3, else ``_ARRAY_DIMENSIONS`` of xarray; empty if it has neither."""
+        """Axis names: ``dimension_names`` of version 3, else ``_ARRAY_DIMENSIONS`` of xarray; empty
+        if it has neither."""
         names = names_in(self.document.get("dimension_names"))
         return names if any(names) else names_in(self.attributes.get("_ARRAY_DIMENSIONS"))
 
     def letters(self, names: Sequence[str | None], location: str) -> str:
-        """Return the letter of each axis by the names that an image states, else by those of the array, else by the usual order."""
+        """Return the letter of each axis by the names that an image states, else by those of the
+        array, else by the usual order."""
         rank = len(self.shape)
         return axes_of(names or self.names, self.shape, location, usual=_USUAL_AXES[-rank:] if 2 <= rank <= len(_USUAL_AXES) else "")
 
@@ -116,7 +120,9 @@ def read_node(location: str) -> Node | None:
     try:
         (first,) = store.read_whole(_DOCUMENTS[:1], _MAX_DOCUMENT_NBYTES)
         others = [None] * 4 if first is not None else store.read_whole(_DOCUMENTS[1:], _MAX_DOCUMENT_NBYTES)
-    except PermissionError:  # version 2 has no zarr.json, and a server may refuse absent files, which a readable one proves
+    except PermissionError:
+        # version 2 has no zarr.json, and a server may refuse absent files, which a readable one
+        # proves
         first, *others = store.read_whole(_DOCUMENTS, _MAX_DOCUMENT_NBYTES)
     if first is not None:
         document = _parse_document(first, store, "zarr.json")
@@ -170,8 +176,10 @@ _MAX_AXIS_LENGTH = 1 << 53  # exact as a double, which JSON readers use
 
 
 def is_zarr(path: str) -> bool:
-    """Return whether a local folder is a Zarr array or group. A folder with WKW in it is not: its ``zarr.json`` is a view."""
-    if files.isfile(f"{path}/.zarray"):  # its folders hold chunks, and may be very many, so they are not searched for WKW
+    """Return whether a local folder is a Zarr array or group. A folder with WKW in it is not: its
+    ``zarr.json`` is a view."""
+    if files.isfile(f"{path}/.zarray"):
+        # its folders hold chunks, and may be very many, so they are not searched for WKW
         return not is_mag_or_dataset(path)
     return any(files.isfile(f"{path}/{name}") for name in _DOCUMENTS[:3]) and not contains_wkw(path)
 
@@ -187,7 +195,8 @@ def is_image(url: str | os.PathLike[str]) -> bool:
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     """Return the images of a Zarr array or group; raises MissingError if there is none.
 
-    The details of an OME-NGFF image are a :class:`wkwdask.formats.zarr.ngff_copy.NgffGroup`, those of an array are its attributes.
+    The details of an OME-NGFF image are a :class:`wkwdask.formats.zarr.ngff_copy.NgffGroup`, those
+    of an array are its attributes.
     """
     location = location_of(url)
     node = read_node(location)
@@ -203,13 +212,15 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
 
 
 def image_of_labels(folder: str) -> str:
-    """Return the local folder of the image to which labels belong, or the folder itself if it is in no ``labels``."""
+    """Return the local folder of the image to which labels belong, or the folder itself if it is in
+    no ``labels``."""
     above = dirname(dirname(folder))
     return above if basename(dirname(folder)) == LABELS and any(files.isfile(f"{above}/{document}") for document in _DOCUMENTS[:4]) else folder
 
 
 def image_of_level(location: str) -> Image | None:
-    """Return the local OME-NGFF image that lists an array, with that array as its selected level, or None."""
+    """Return the local OME-NGFF image that lists an array, with that array as its selected level,
+    or None."""
     folder, _, name = location.rpartition("/")
     if is_remote(location) or not any(files.isfile(f"{folder}/{document}") for document in _DOCUMENTS[:3]):
         return None
@@ -224,7 +235,8 @@ def image_of_level(location: str) -> Image | None:
 
 
 def _images_in_group(group: Node, location: str, name: str, depth: int) -> Iterator[Image]:
-    """Yield the images of a group and the groups below it; an image that cannot be read keeps its error."""
+    """Yield the images of a group and the groups below it; an image that cannot be read keeps its
+    error."""
     try:
         image = parse_image(group.attributes, location)
     except UnsupportedError as error:
@@ -254,7 +266,8 @@ def _scene_of(group: Node) -> Any:
 
 
 def coordinate_notes(location: str) -> tuple[str, ...]:
-    """Return the coordinate system of an image, or the transformations of a scene, in a line each."""
+    """Return the coordinate system of an image, or the transformations of a scene, in a line
+    each."""
     node = read_node(location)
     if node is None or node.is_array:
         return ()
@@ -322,7 +335,8 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
 
 
 def _exported_base(arrays: Mapping[str, tuple[Node, Mag | None]]) -> Lengths:
-    """Return the mag of the finest level: it is not 1 if only coarser mags of a layer were exported, whose arrays state their mags."""
+    """Return the mag of the finest level: it is not 1 if only coarser mags of a layer were
+    exported, whose arrays state their mags."""
     for node, mag in arrays.values():
         stated = _exported_geometry(node, "").mag
         if "mag" in node.attributes and stated is not None and mag is not None:
@@ -331,7 +345,8 @@ def _exported_base(arrays: Mapping[str, tuple[Node, Mag | None]]) -> Lengths:
 
 
 def _image_from_array(node: Node, location: str, name: str) -> Image:
-    """Return one array as an image, placed by its attributes; an array with unsupported axes keeps its error."""
+    """Return one array as an image, placed by its attributes; an array with unsupported axes keeps
+    its error."""
     try:
         level = _level(node, location, "", _exported_geometry(node, node.letters((), location)))
     except UnsupportedError as error:
@@ -340,7 +355,8 @@ def _image_from_array(node: Node, location: str, name: str) -> Image:
 
 
 def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str | None]], str]) -> StoredArray:
-    """Open one array; ``axes`` returns a letter for each axis from the shape and the axis names, which may be empty."""
+    """Open one array; ``axes`` returns a letter for each axis from the shape and the axis names,
+    which may be empty."""
     node = read_node(location)
     if node is None or not node.is_array:
         check_version({} if node is None else node.attributes, location)
@@ -364,7 +380,8 @@ def _exported_geometry(node: Node, axes: str) -> ArrayGeometry:
 
 
 def _inner_box(node: Node, extent: BoundingBox) -> BoundingBox | None:
-    """Parse the box of the voxels in an array that begins before them; None if they fill the array, or the attribute is malformed."""
+    """Parse the box of the voxels in an array that begins before them; None if they fill the array,
+    or the attribute is malformed."""
     with suppress(TypeError, ValueError):
         x, y, z, width, height, depth = node.attributes.get(INNER_BOX, ())
         box = BoundingBox(vec3((x, y, z)), vec3((width, height, depth)), extent.mag)
@@ -391,6 +408,7 @@ def _level(node: Node, location: str, key: str, geometry: ArrayGeometry) -> Leve
             error = UnsupportedError(f"{location}: {unknown}")
         except (ModuleNotFoundError, OSError, WkwDaskError):
             raise
-        except Exception as failure:  # zarr-python raises many kinds of errors for metadata that it does not accept
+        except Exception as failure:
+            # zarr-python raises many kinds of errors for metadata that it does not accept
             error = CorruptError(f"{node.path}: cannot be read: {reason_of(failure)}")
     return Level(key, location, mag=geometry.mag, problem=str(error), error=type(error))

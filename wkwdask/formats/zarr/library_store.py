@@ -53,7 +53,8 @@ class _FilesStore(Store):  # type: ignore[misc, unused-ignore]
         return self._folder
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
-        """Return the bytes of a file, None if it is absent; any other error is raised, since zarr-python reads absent chunks as the fill value."""
+        """Return the bytes of a file, None if it is absent; any other error is raised, since
+        zarr-python reads absent chunks as the fill value."""
         path = f"{self._folder}/{key}"
         try:
             if byte_range is None:

@@ -1,7 +1,9 @@
-"""OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes and translations. Does no I/O.
+"""OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes and translations. Does
+no I/O.
 
-Reads versions 0.1 to 0.6 and writes 0.4 to 0.6. The specification leaves open whether a coordinate is the center or a corner of a voxel. wkwdask writes
-centers: coordinate 0 is the center of voxel 0 of mag 1, as most readers assume.
+Reads versions 0.1 to 0.6 and writes 0.4 to 0.6. The specification leaves open whether a coordinate
+is the center or a corner of a voxel. wkwdask writes centers: coordinate 0 is the center of voxel 0
+of mag 1, as most readers assume.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class ImageAxes:
     named: Sequence[Mapping[str, Any]]
     """The axes as metadata state them."""
     scale: tuple[float, ...]
-    """Along each axis, the stored scale of a voxel of 1 nm, or of any voxel if the axis is not spatial."""
+    """Along each axis, the stored scale of a voxel of 1 nm, or of any voxel if the axis is not
+    spatial."""
     shift: tuple[float, ...]
     """Along each axis, what the translations of levels have to add."""
 
@@ -105,7 +108,8 @@ class ImageAxes:
         letters = "".join(axis_letter(str(name_by_type(axis))) for axis in named)
         units = {letter: axis.get("unit") for letter, axis in zip(letters, named, strict=True) if letter in "xyz"}
         lengths = (1.0, 1.0, 1.0) if set(units.values()) <= {None} else nm_per_unit(units, None)
-        # The transformations of the whole image apply after those of a level (OME-NGFF 0.5, "multiscales").
+        # The transformations of the whole image apply after those of a level (OME-NGFF 0.5,
+        # "multiscales").
         common = _parse_level({"path": ""}, () if "coordinateSystems" in image else image.get("coordinateTransformations") or ())
         first = next((scale_of(entry) for entry in image["datasets"]), ())
         factors, moves = ((common.scale or (1.0,) * len(named)), (common.translation or (0.0,) * len(named)))
@@ -127,7 +131,8 @@ class ImageAxes:
         return dataset_entry(level.path, [float(n) for n in scale], [float(n) for n in shift])
 
     def lengths_nm(self, scale: Sequence[float]) -> Lengths | None:
-        """Return the edge lengths of a voxel in nanometers from the scale of a dataset entry, None if it has none."""
+        """Return the edge lengths of a voxel in nanometers from the scale of a dataset entry, None
+        if it has none."""
         if len(scale) != len(self.letters) or min(scale) <= 0:
             return None
         x, y, z = (scale[n] / self.scale[n] for n in map(self.letters.index, "xyz"))
@@ -143,7 +148,8 @@ def multiscale(name: str, levels: Iterable[PyramidLevel], axes: ImageAxes, versi
 
 
 def merge_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge dataset entries, finest first; new ones replace those of the same path, except for fields of other software."""
+    """Merge dataset entries, finest first; new ones replace those of the same path, except for
+    fields of other software."""
     by_path = {entry["path"]: entry for entry in datasets}
     by_path |= {entry["path"]: {**by_path.get(entry["path"], {}), **entry} for entry in new}
     entries = list(by_path.values())
@@ -184,9 +190,10 @@ def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = Fa
 def attributes_for_viewer(attributes: Mapping[str, Any], source: str, finest: Mag, *, is_rgb: bool) -> dict[str, Any]:
     """Return the attributes of an image of version 0.4 or 0.5 as Neuroglancer shall read them.
 
-    ``finest`` is the mag of its finest level. Images of other formats have the corner of voxel 0 at coordinate 0. OME-NGFF has its center there, which
-    Neuroglancer respects, so all coordinates are moved by half a voxel of mag 1. Three channels are one color: Neuroglancer passes channels to the shader
-    together if the name of their axis ends in ``^``.
+    ``finest`` is the mag of its finest level. Images of other formats have the corner of voxel 0 at
+    coordinate 0. OME-NGFF has its center there, which Neuroglancer respects, so all coordinates are
+    moved by half a voxel of mag 1. Three channels are one color: Neuroglancer passes channels to
+    the shader together if the name of their axis ends in ``^``.
     """
     shown: dict[str, Any] = copy.deepcopy(dict(attributes))
     parsed, image = parse_image(attributes, source), ome_of(shown)["multiscales"][0]
@@ -206,7 +213,8 @@ def attributes_for_viewer(attributes: Mapping[str, Any], source: str, finest: Ma
 
 
 def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of the attributes of a group that OME-NGFF defines: all of them before version 0.5."""
+    """Return the part of the attributes of a group that OME-NGFF defines: all of them before
+    version 0.5."""
     inner = attributes.get("ome")
     return inner if isinstance(inner, dict) else attributes
 
@@ -241,7 +249,8 @@ class NgffImage:
     """Parsed first entry of ``multiscales``."""
 
     axes: tuple[str | None, ...]
-    """Axis names, ``c`` for one of the type channel; empty if not stated, as in versions 0.1 and 0.2."""
+    """Axis names, ``c`` for one of the type channel; empty if not stated, as in versions 0.1 and
+    0.2."""
     units: tuple[str | None, ...]
     levels: tuple[NgffLevel, ...]
     is_labels: bool = False
@@ -252,7 +261,8 @@ class NgffImage:
 
 
 def versions_of(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the versions that the attributes of a group state for its images; none if there are no images."""
+    """Return the versions that the attributes of a group state for its images; none if there are no
+    images."""
     ome = ome_of(attributes)
     listed = ome.get("multiscales")
     images = [image for image in listed if isinstance(image, dict)] if isinstance(listed, list) else []
@@ -275,7 +285,8 @@ def check_version(attributes: Mapping[str, Any], source: str) -> None:
 
 
 def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
-    """Parse the attributes of a group; None if they describe no image. Raises CorruptError for invalid coordinate systems."""
+    """Parse the attributes of a group; None if they describe no image. Raises CorruptError for
+    invalid coordinate systems."""
     check_version(attributes, source)
     ome = attributes.get("ome", attributes)
     try:
@@ -313,7 +324,8 @@ def _finest_first(levels: tuple[NgffLevel, ...]) -> tuple[NgffLevel, ...]:
 
 
 def _parse_level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) -> NgffLevel:
-    """Parse one dataset entry. The transformations of the whole image apply after its own (OME-NGFF 0.5, "multiscales")."""
+    """Parse one dataset entry. The transformations of the whole image apply after its own (OME-NGFF
+    0.5, "multiscales")."""
     scale: list[float] | None = None
     translation: list[float] | None = None
     for step in [*(entry.get("coordinateTransformations") or []), *common]:
@@ -333,9 +345,11 @@ def _parse_numbers(value: Any) -> list[float] | None:
 
 
 def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int] | None]) -> list[ArrayGeometry]:
-    """Return the mag, voxel size and offset of each level of an image, by scales, or by shapes if a scale is missing.
+    """Return the mag, voxel size and offset of each level of an image, by scales, or by shapes if a
+    scale is missing.
 
-    A shape is None if the array cannot be read. Mags count from the finest level that the image lists, readable or not.
+    A shape is None if the array cannot be read. Mags count from the finest level that the image
+    lists, readable or not.
     """
     units = _image_nm_per_unit(image)
     scales = [xyz_values(level.scale, letters, 1.0) for level, letters in zip(image.levels, axes, strict=True)]
@@ -343,7 +357,8 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     sizes = [None if shape is None else xyz_values(shape, letters, 1.0) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
     if len(known) < len(scales):  # versions 0.1 to 0.3 have no scales
         largest = max(filter(None, sizes), key=math.prod, default=None)
-        if largest is None or None in sizes[: sizes.index(largest)]:  # an array of unknown shape may be the finest
+        if largest is None or None in sizes[: sizes.index(largest)]:
+            # an array of unknown shape may be the finest
             return [ArrayGeometry(letters, None, None, (0, 0, 0)) for letters in axes]
         # an axis that is longer than in the largest array counts as not downsampled
         ratios = [None if size is None else [max(1.0, factor) for factor in guess_ratio(largest, size)] for size in sizes]

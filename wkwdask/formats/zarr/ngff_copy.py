@@ -1,4 +1,5 @@
-"""Metadata that the copy of an OME-NGFF image takes over from its source, and those that it does not. Does no I/O."""
+"""Metadata that the copy of an OME-NGFF image takes over from its source, and those that it does
+not. Does no I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class NgffGroup:
         return image
 
     def entry_of(self, key: str, num_axes: int) -> dict[str, Any] | None:
-        """Return the dataset entry of an array with a number of axes, None if it states no place along these."""
+        """Return the dataset entry of an array with a number of axes, None if it states no place
+        along these."""
         entry = next((entry for entry in self.image["datasets"] if entry["path"] == key), None)
         if entry is None or not is_valid_entry(entry) or not entry.get("coordinateTransformations"):
             return None
@@ -48,7 +50,8 @@ class NgffGroup:
         return entry if num_axes == len(self.axes) and all(isinstance(each, list) and len(each) == num_axes for each in numbers) else None
 
     def copied(self, entry: dict[str, Any], keys: Collection[str], *, is_moved: bool, is_cropped: bool) -> tuple[dict[str, Any], list[str]]:
-        """Return the attributes of a copy whose first array is that of ``entry``, and what it does not take over; ``keys`` are its arrays."""
+        """Return the attributes of a copy whose first array is that of ``entry``, and what it does
+        not take over; ``keys`` are its arrays."""
         image, lost = {**self.image, "datasets": [entry]}, []
         if "coordinateSystems" in image:
             lost = list(_lose_transformations(image, keys, is_moved=is_moved))
@@ -62,7 +65,8 @@ class NgffGroup:
         return {name: value for name, value in attributes.items() if name != VIEW_MARK}, lost
 
     def lost_in(self, attributes: Mapping[str, Any], levels: Sequence[Level]) -> list[str]:
-        """Return the names of metadata that a new image of the same voxels does not have; ``levels`` are those of this image."""
+        """Return the names of metadata that a new image of the same voxels does not have;
+        ``levels`` are those of this image."""
         before, after, image = ome_of(self.attributes), ome_of(attributes), self.image
         names = [name for name in self.attributes if name not in ("ome", VIEW_MARK)] if "ome" in self.attributes else []
         names += [name for name in before if name not in ("multiscales", *_WRITTEN) and before[name] != after.get(name)]
@@ -75,7 +79,8 @@ class NgffGroup:
 
 
 def moved_entry(entry: dict[str, Any], path: str, shift: Sequence[int]) -> dict[str, Any]:
-    """Return the dataset entry of an array at another path, whose element 0 lies where element ``shift`` of the array of ``entry`` does."""
+    """Return the dataset entry of an array at another path, whose element 0 lies where element
+    ``shift`` of the array of ``entry`` does."""
     outer = entry["coordinateTransformations"][0]
     renamed = _with_input(outer, path) if "input" in outer else outer
     if not any(shift):
@@ -98,7 +103,8 @@ def _with_input(step: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _lose_transformations(image: dict[str, Any], keys: Collection[str], *, is_moved: bool) -> Iterator[str]:
-    """Remove the transformations to other systems that do not hold in a copy, and these systems; yield a description of each."""
+    """Remove the transformations to other systems that do not hold in a copy, and these systems;
+    yield a description of each."""
     kept, lost = [], []
     for step in image.get("coordinateTransformations") or ():
         missing = next((path for path in _paths_in(step) if path not in keys), None)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
-_CONSOLIDATED, _CONSOLIDATED_KEY = ".zmetadata", "consolidated_metadata"  # of zarr-python: a file of version 2, a key of the group's document of version 3
+# of zarr-python: a file of version 2, a key of the group's document of version 3
+_CONSOLIDATED, _CONSOLIDATED_KEY = ".zmetadata", "consolidated_metadata"
 
 
 def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
@@ -59,7 +60,8 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the OME-NGFF version and the first ``multiscales`` entry of attributes, which callers may change in place, or None."""
+    """Return the OME-NGFF version and the first ``multiscales`` entry of attributes, which callers
+    may change in place, or None."""
     check_version(attributes, folder)
     if "multiscales" not in ome_of(attributes):
         return None
@@ -102,10 +104,12 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
 
 
 def drop_consolidated(folder: str) -> None:
-    """Remove the consolidated metadata of a group and of the groups above it: they describe arrays that are about to change, and readers believe them."""
+    """Remove the consolidated metadata of a group and of the groups above it: they describe arrays
+    that are about to change, and readers believe them."""
     for group in _groups_from(folder):
         path, listing = f"{group}/{FILE_NAME}", f"{group}/{_CONSOLIDATED}"
-        has_lock = files.isfile(path) and files.lexists(lock_path(edited_file(path)))  # of an edit that was killed
+        # of an edit that was killed
+        has_lock = files.isfile(path) and files.lexists(lock_path(edited_file(path)))
         if has_lock or _has_consolidated(group):
             update_json(path, partial(_read, path), partial(_without_consolidated, path), format_document)
         if files.lexists(listing):
@@ -131,14 +135,16 @@ def _groups_from(folder: str) -> Iterator[str]:
 
 
 def _has_consolidated(group: str) -> bool:
-    """Return whether the ``zarr.json`` of a group has consolidated metadata of other software; those of a view describe WKW layers."""
+    """Return whether the ``zarr.json`` of a group has consolidated metadata of other software;
+    those of a view describe WKW layers."""
     path = f"{group}/{FILE_NAME}"
     return _CONSOLIDATED_KEY in (read_object(path) or {}) and not is_view(path)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayEdit(MetadataEdit):
-    """Change of how a single array is stored, which no document of another folder may contradict."""
+    """Change of how a single array is stored, which no document of another folder may
+    contradict."""
 
     kind: ClassVar[str] = "zarr array"
     folder_names: ClassVar[tuple[str, ...]] = ("above",)
@@ -157,14 +163,16 @@ class ArrayEdit(MetadataEdit):
 
 @dataclass(frozen=True, slots=True)
 class NgffEdit(MetadataEdit):
-    """Addition of arrays to the metadata of an image, and of a label image to the list of its ``labels`` group."""
+    """Addition of arrays to the metadata of an image, and of a label image to the list of its
+    ``labels`` group."""
 
     kind: ClassVar[str] = "ome-ngff"
     folder_names: ClassVar[tuple[str, ...]] = ("folder",)
     folder: str
     version: str
     image: dict[str, Any]
-    """Entry of ``multiscales`` with the new arrays only; one with the path of an existing array replaces it."""
+    """Entry of ``multiscales`` with the new arrays only; one with the path of an existing array
+    replaces it."""
     is_label: bool
     rgb: Sequence[float] | None
     """Lowest and highest value of RGB channels."""
@@ -188,7 +196,8 @@ class NgffEdit(MetadataEdit):
         drop_consolidated(self.folder)
 
     def apply(self) -> None:
-        # Outer groups come first, so that the path from the image to the label image exists once the label image is written.
+        # Outer groups come first, so that the path from the image to the label image exists once
+        # the label image is written.
         above, name = split(self.folder)
         if basename(above) == LABELS:
             update_attributes(dirname(above), self._zarr_format, lambda attributes: attributes)
@@ -242,7 +251,8 @@ class NgffRemoval(LevelRemoval):
     kind = "removal of ome-ngff arrays"
 
     def check_unreferenced(self) -> None:
-        """Raise CorruptError if arrays stay, and a transformation of the image refers to one that is removed."""
+        """Raise CorruptError if arrays stay, and a transformation of the image refers to one that
+        is removed."""
         existing = read_image(self.folder)
         if existing is not None and any(entry["path"] not in self.keys for entry in existing[1]["datasets"]):
             check_unreferenced(existing[1], self.keys, f"{self.folder}: multiscales[0]")

@@ -25,8 +25,10 @@ class ZarrOptions(StorageOptions):
     chunk_shape: Vec3 | None = shape("A chunk [voxels]. If no storage option is given, the blocks and files of WKW become chunks and shards.", (64, 64, 64))
     shard_shape: Vec3 | bool | None = shape(
         "A shard [voxels], a power of two of chunks along each axis; {auto} chooses one of at most 512 MiB before compression, {none} makes each chunk a file.",
-        True, "{auto}", accepts_bool=True,
-    )  # fmt: skip
+        True,
+        "{auto}",
+        accepts_bool=True,
+    )
     compression: str | None = choice(
         "Compression of chunks; blosc is Zstandard after a byte shuffle.", (*levels, "raw"), default_doc="zstd for segmentations and bytes, else blosc"
     )

@@ -1,7 +1,8 @@
-"""An image as an OME-NGFF image that a web server makes on request, for viewers that cannot read its files.
+"""An image as an OME-NGFF image that a web server makes on request, for viewers that cannot read
+its files.
 
-Blocks of WKW become chunks without decoding (:mod:`wkwdask.formats.wkw.virtual_shard`), arrays of Zarr v3 are sent unchanged, and chunks of all other arrays
-are decoded.
+Blocks of WKW become chunks without decoding (:mod:`wkwdask.formats.wkw.virtual_shard`), arrays of
+Zarr v3 are sent unchanged, and chunks of all other arrays are decoded.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class FramedMag:
         volume, header = self.volume, header_of(self.volume)
         blosc = {"cname": "lz4", "clevel": 5, "shuffle": "noshuffle", "typesize": header.dtype.itemsize, "blocksize": 0}
         codecs = [*raw_codecs(header.dtype), {"name": "blosc", "configuration": blosc}]
-        if header.num_channels > 1:  # the channels of a voxel are adjacent: from the axes c, z, y, x to z, y, x, c
+        if header.num_channels > 1:
+            # the channels of a voxel are adjacent: from the axes c, z, y, x to z, y, x, c
             codecs.insert(0, {"name": "transpose", "configuration": {"order": [1, 2, 3, 0]}})
         index = [{"name": "bytes", "configuration": {"endian": "little"}}]
         inner = zarr_shape(new_axes(header.num_channels), header.num_channels, (header.block_len,) * 3)
@@ -194,7 +196,8 @@ def has_shown_codecs(codec: Any) -> bool:
 
 
 def _passed_axes(volume: Any) -> str | None:
-    """Return the axes of an array that Neuroglancer reads unchanged, None if its chunks must be made."""
+    """Return the axes of an array that Neuroglancer reads unchanged, None if its chunks must be
+    made."""
     codec: Any = getattr(volume, "codec", None)
     if not has_shown_codecs(codec) or volume.dtype.name not in SHOWN_TYPES or volume.channels not in (None, (0, volume.grid.size[0])):
         return None

@@ -1,4 +1,5 @@
-"""Shards of a Zarr v3 array (codec ``sharding_indexed`` 1.0): many chunks in one file, with an index at its end or start."""
+"""Shards of a Zarr v3 array (codec ``sharding_indexed`` 1.0): many chunks in one file, with an
+index at its end or start."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 # Zarr v3, codec sharding_indexed 1.0, "Binary shard format":
 #     | chunk | chunk | ... | index: offset, nbytes of each chunk (2 x uint64, little-endian) | CRC-32C of the index |
-# The index has a row for every chunk of the shard, in C order of the stored axes; an empty chunk has offset and nbytes 2^64 - 1.
-# The chunks may lie in any order. Tasks produce them in compressed Morton order, and new shards store them in this order.
+# The index has a row for every chunk of the shard, in C order of the stored axes; an empty chunk
+# has offset and nbytes 2^64 - 1. The chunks may lie in any order. Tasks produce them in compressed
+# Morton order, and new shards store them in this order.
 _ENTRY_NBYTES = 16
 _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _CACHE_NBYTES = 64 << 20
@@ -83,11 +85,13 @@ class ZarrShards(RewritableShards):
             fault = Fault("shard.checksum", file.name, f"an index with the CRC-32C {computed.hex()}", expected, offset=first)
             low, high = self._chunk_bytes(nbytes)
             if not row_faults and not _gaps(table, low, high):
-                return InspectedShard(places, ~_is_absent(table[rows]), [(fault, -1)])  # only the checksum is damaged
+                # only the checksum is damaged
+                return InspectedShard(places, ~_is_absent(table[rows]), [(fault, -1)])
             corrected = _correct_table(table, stored, row_faults, low, high)
             if corrected is not None:
                 return InspectedShard(_places(corrected[rows]), ~_is_absent(corrected[rows]), [(fault, -1)], is_intact=True)
-            # In a shard that was cut off, these rows are those of other chunks: one that decodes proves nothing.
+            # In a shard that was cut off, these rows are those of other chunks: one that decodes
+            # proves nothing.
             return InspectedShard(np.zeros((0, 3), np.int64), np.ones(len(cells), np.bool_), [(fault, -1)], is_intact=False)
         row_of = dict(zip(rows.tolist(), range(len(rows)), strict=True))
         return InspectedShard(places, ~_is_absent(table[rows]), [(fault, row_of.get(row, -1)) for row, fault in row_faults.items()], self.has_checksum or None)
@@ -97,7 +101,8 @@ class ZarrShards(RewritableShards):
         return (0, nbytes - self.index_nbytes) if self.index_at_end else (self.index_nbytes, nbytes)
 
     def _faulty_rows(self, table: npt.NDArray[np.uint64], file: StoredFile, first: int) -> Iterator[tuple[int, Fault]]:
-        """Yield the rows of an index at byte ``first`` that cannot be the place of a chunk, or that share bytes with another row or the index."""
+        """Yield the rows of an index at byte ``first`` that cannot be the place of a chunk, or that
+        share bytes with another row or the index."""
         nbytes = file.nbytes or 0
         low, high = self._chunk_bytes(nbytes)
         is_wrong = _is_wrong(table, nbytes)
@@ -136,7 +141,8 @@ class ZarrShards(RewritableShards):
             raise CorruptError(f"{file.name}: index row {n} states a chunk of {nbytes} bytes at byte {start}, outside of the file")
         return table
 
-    # -------------------------------------------------------------------------------------------- writing
+    # --------------------------------------------------------------------------------------------
+    # writing
 
     @property
     def _morton_grid(self) -> Vec3:
@@ -163,7 +169,8 @@ class ZarrShards(RewritableShards):
         return _NewShard(self, buffer)
 
     def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
-        """Format the index of chunks that are given by their Morton codes; all other chunks are absent."""
+        """Format the index of chunks that are given by their Morton codes; all other chunks are
+        absent."""
         channels, within = np.divmod(codes, np.uint64(math.prod(self._morton_grid)))
         positions = compressed_morton.decode(within, self._morton_grid)
         return self._format_tables(np.column_stack([channels, positions]).astype(np.int64), starts, sizes)
@@ -222,7 +229,8 @@ def _is_wrong(table: npt.NDArray[np.uint64], nbytes: int) -> npt.NDArray[np.bool
 
 
 def _gaps(table: npt.NDArray[np.uint64], low: int, high: int) -> list[tuple[int, int]]:
-    """Return first byte and size of each stretch from ``low`` to ``high`` that no row of an index covers."""
+    """Return first byte and size of each stretch from ``low`` to ``high`` that no row of an index
+    covers."""
     rows = table[~_is_absent(table) & ~_is_wrong(table, high)].astype(np.int64)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     ends = np.maximum.accumulate(np.concatenate([[low], rows.sum(axis=1)]))
@@ -235,7 +243,8 @@ def _correct_table(
 ) -> npt.NDArray[np.uint64] | None:  # fmt: skip
     """Return an index with one corrected row that has the stored checksum; None if there is none.
 
-    The row is absent, or its chunk lies where no other row has one. ``suspects`` are rows with faults; without any, a chunk beside a gap may have got shorter.
+    The row is absent, or its chunk lies where no other row has one. ``suspects`` are rows with
+    faults; without any, a chunk beside a gap may have got shorter.
     """
     if not suspects:
         beside = {end for start, nbytes in _gaps(table, low, high) for end in (start, start + nbytes)}
@@ -252,7 +261,8 @@ def _correct_table(
 
 
 def _is_shared(table: npt.NDArray[np.uint64], is_stored: npt.NDArray[np.bool_], low: int, high: int) -> npt.NDArray[np.bool_]:
-    """Return which rows share bytes with another row, or reach beyond the bytes from ``low`` to ``high``, where the index begins or ends."""
+    """Return which rows share bytes with another row, or reach beyond the bytes from ``low`` to
+    ``high``, where the index begins or ends."""
     rows = np.flatnonzero(is_stored)
     rows = rows[np.argsort(table[rows, 0], kind="stable")]
     starts, ends = table[rows, 0].astype(np.int64), table[rows].sum(axis=1).astype(np.int64)
@@ -274,7 +284,8 @@ class _NewShard:
         self.buffer = buffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Return how many chunks can be appended at once: all, because a shard has no tables between its chunks."""
+        """Return how many chunks can be appended at once: all, because a shard has no tables
+        between its chunks."""
         return len(codes)
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:

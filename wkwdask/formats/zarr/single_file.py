@@ -1,4 +1,5 @@
-"""OME-NGFF images in one file (RFC-9 of OME-NGFF, "Zipped OME-Zarr"): a zip of the files of a group, with the suffix ``.ozx``."""
+"""OME-NGFF images in one file (RFC-9 of OME-NGFF, "Zipped OME-Zarr"): a zip of the files of a
+group, with the suffix ``.ozx``."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ class ZippedImage:
         self.finish(call)
 
     def _complete(self, call: str) -> str:
-        """Return where the zip of a call is complete before it gets its final name: its hidden folder is removed in between."""
+        """Return where the zip of a call is complete before it gets its final name: its hidden
+        folder is removed in between."""
         return f"{self._hidden}.{blake2b(call.encode(), digest_size=8).hexdigest()}.zip"
 
     def finish(self, call: str) -> bool:
@@ -78,7 +80,8 @@ class ZippedImage:
             with locked_file(zipped, f"convert to {self.path}"):
                 files.remove_tree(self._hidden)
             with contextlib.suppress(FileNotFoundError):  # another process was faster
-                files.rename(zipped, self.path)  # the last change, so an existing zip needs no more work
+                # the last change, so an existing zip needs no more work
+                files.rename(zipped, self.path)
             files.fsync(above)
         return self._complete(call) in complete
 
@@ -87,7 +90,8 @@ class ZippedImage:
 
 
 def zipped_image(url: object) -> ZippedImage | None:
-    """Return the new zip that a target names, None for another target; raises UnsupportedError for another kind of target in or as a zip.
+    """Return the new zip that a target names, None for another target; raises UnsupportedError for
+    another kind of target in or as a zip.
 
     Examples
     --------
@@ -117,7 +121,8 @@ def _zip(folder: str, path: str) -> tuple[int, int]:
 
 
 def _ordered_names(folder: str) -> list[str]:
-    """List the files of a group: its ``zarr.json``, those of its members breadth-first, then all others. Records of jobs are left out."""
+    """List the files of a group: its ``zarr.json``, those of its members breadth-first, then all
+    others. Records of jobs are left out."""
     names = []
     for path, folders, found in files.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]

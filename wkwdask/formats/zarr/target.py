@@ -1,4 +1,5 @@
-"""Targets of writes: the group of an OME-NGFF image, its existing arrays, and the encoding of new ones."""
+"""Targets of writes: the group of an OME-NGFF image, its existing arrays, and the encoding of new
+ones."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class NgffTarget(TargetFolder):
-    """Local group of an image, existing or new; implements :class:`wkwdask.model.target_image.TargetImage`."""
+    """Local group of an image, existing or new; implements
+    :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     image: dict[str, Any] | None
@@ -101,9 +103,11 @@ class NgffTarget(TargetFolder):
         axes = shared.letters if entry is None else like.codec.axes  # type: ignore[union-attr]
         encodings = [encoded(spec, like, axes, extent.size) for spec, extent in zip(specs, extents, strict=True)]
         if entry is None:
-            # An explicit voxel size comes first, so that a mismatch with the existing image is reported.
+            # An explicit voxel size comes first, so that a mismatch with the existing image is
+            # reported.
             size = self.destination.required_voxel_size_nm or next(iter(sizes.values()), None) or self.destination.source_voxel_size_nm
-            if size is None and self._entries:  # an image without units, whose finest array is mag 1
+            if size is None and self._entries:
+                # an image without units, whose finest array is mag 1
                 size = min(filter(None, (_base_size(stored, Mag(1, 1, 1), shared) for stored in self._entries)), default=None)
             if size is None and first.is_copy and like is not None:
                 given = "convert() with voxel_size= writes it, such as (4, 4, 40): the edge lengths of a voxel along x, y, z in nanometers"
@@ -128,7 +132,8 @@ class NgffTarget(TargetFolder):
         if size is not None:
             self._check_voxel_size(size, sizes, {*paths, *(mag.name for mag in self.destination.all_mags)})
         array_settings = list(map(journal_settings, specs, encodings))
-        # A copied level has the scale of its source. The first level of a copy has no image yet to count mags from, the same call repeated has one.
+        # A copied level has the scale of its source. The first level of a copy has no image yet to
+        # count mags from, the same call repeated has one.
         stated_size = None if size is None or entry is not None else list(size)
         settings: dict[str, Any] = {
             "version": version,
@@ -153,7 +158,8 @@ class NgffTarget(TargetFolder):
     def _extents(self, specs: Sequence[LevelSpec], together: Sequence[LevelSpec], coarsest: ArrayEncoding) -> list[BoundingBox]:
         """Return the box of each new array: all levels of an image begin and end in one place.
 
-        ``together`` are the levels that one call writes, and ``coarsest`` is the encoding of the last of them.
+        ``together`` are the levels that one call writes, and ``coarsest`` is the encoding of the
+        last of them.
         """
         if all(spec.extent is not None for spec in specs):
             return [spec.extent for spec in specs if spec.extent is not None]
@@ -166,7 +172,8 @@ class NgffTarget(TargetFolder):
         return [common.in_mag(spec.box.mag) for spec in specs]
 
     def _extent_of_others(self, mags: Collection[Mag]) -> BoundingBox | None:
-        """Return the box of the array of the finest level whose mag is none of the given ones; None if there is no other level."""
+        """Return the box of the array of the finest level whose mag is none of the given ones; None
+        if there is no other level."""
         if not self._entries:
             return None
         (image,) = find_zarr_layers(self.folder)
@@ -180,7 +187,8 @@ class NgffTarget(TargetFolder):
         return details if isinstance(details, NgffGroup) else None
 
     def _copied_entry(self, spec: LevelSpec, extent: BoundingBox, version: str, like: Volume | None) -> dict[str, Any] | None:
-        """Return the dataset entry of a copied level; None for a level whose axes or version differ from those of its source."""
+        """Return the dataset entry of a copied level; None for a level whose axes or version differ
+        from those of its source."""
         source = self._source
         if not spec.is_copy or source is None or source.version != version or not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrChunks):
             return None
@@ -196,7 +204,8 @@ class NgffTarget(TargetFolder):
         return moved_entry(entry, path or (spec.box.mag.name if "/" in level.key else level.key), [moves.get(letter, 0) for letter in axes])
 
     def _copied_edit(self, entry: dict[str, Any], spec: LevelSpec, version: str, like: Any) -> tuple[NgffEdit, list[Warning]]:
-        """Return the metadata edit of a copied level, and a warning about metadata that do not hold for the copy."""
+        """Return the metadata edit of a copied level, and a warning about metadata that do not hold
+        for the copy."""
         source, destination = self._source, self.destination
         assert source is not None
         keys = {level.key for level in destination.image.levels if level.mag in destination.all_mags and "/" not in level.key}
@@ -212,7 +221,8 @@ class NgffTarget(TargetFolder):
         return [MetadataWarning(f"{self.folder}: does not take over from {self.destination.image.folder}: {'; '.join(names)}")]
 
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[Warning, ...]:
-        """Return a warning if a label image gets another number of levels than its image, which the specification forbids."""
+        """Return a warning if a label image gets another number of levels than its image, which the
+        specification forbids."""
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
         if basename(above) != LABELS or (self.destination.all_mags and self.destination.all_mags[-1] not in mags):
             return ()
@@ -224,9 +234,11 @@ class NgffTarget(TargetFolder):
         return (ViewerWarning(f"{self.folder}: {found}; OME-NGFF requires the same number: mag= selects some"),)
 
     def _version(self, options: ZarrOptions, source: Node | None) -> str:
-        """Return the version of the image: a copy has that of its source, or that of the same Zarr."""
+        """Return the version of the image: a copy has that of its source, or that of the same
+        Zarr."""
         above = read_image(dirname(dirname(self.folder))) if self.version is None and basename(dirname(self.folder)) == LABELS else None
-        stored = self.version or (None if above is None else above[0])  # one version in a hierarchy (OME-NGFF 0.6, "OME-Zarr Metadata")
+        # one version in a hierarchy (OME-NGFF 0.6, "OME-Zarr Metadata")
+        stored = self.version or (None if above is None else above[0])
         default = DEFAULT_VERSION
         if source is not None:
             is_kept = self._source is not None and is_written(self._source.version)
@@ -248,7 +260,8 @@ class NgffTarget(TargetFolder):
         return own if stored is None or ("c" in own.letters and "c" not in stored.letters) else stored
 
     def _edit(self, spec: LevelSpec, levels: Sequence[PyramidLevel], axes: ImageAxes, version: str, *, is_label: bool) -> tuple[NgffEdit, list[Warning]]:
-        """Return the metadata edit of new arrays, checked against the existing image, and a warning about metadata of their source that it lacks."""
+        """Return the metadata edit of new arrays, checked against the existing image, and a warning
+        about metadata of their source that it lacks."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
             self._check_no_duplicate(self._root(version), level, axes)
@@ -258,7 +271,8 @@ class NgffTarget(TargetFolder):
         return edit, [] if self._source is None else self._lost(self._source.lost_in(edit.new_attributes, self.destination.image.levels))
 
     def _check_unlisted(self, paths: Collection[str]) -> None:
-        """Raise ExistsError if a group without an image holds other arrays, which ``multiscales`` of the new ones alone would hide."""
+        """Raise ExistsError if a group without an image holds other arrays, which ``multiscales``
+        of the new ones alone would hide."""
         if self.image is not None or not files.isdir(self.folder):
             return
         try:
@@ -283,7 +297,8 @@ class NgffTarget(TargetFolder):
         return [] if self.image is None else self.image["datasets"]
 
     def _new_level(self, mag: Mag, corner: Vec3, size: Lengths, axes: ImageAxes) -> PyramidLevel:
-        """Return a level named by its mag, with all three factors where the short name belongs to an array of another mag."""
+        """Return a level named by its mag, with all three factors where the short name belongs to
+        an array of another mag."""
         for path in dict.fromkeys((mag.name, "-".join(map(str, mag.factors)))):
             level = pyramid_level(path, mag, corner, size)
             others = [entry for entry in self._entries if entry["path"] == path]
@@ -299,7 +314,8 @@ class NgffTarget(TargetFolder):
                 raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote")
 
     def _voxel_sizes(self, axes: ImageAxes) -> dict[str, Lengths]:
-        """Return the voxel size of mag 1 according to each array, by its path; empty if other software named the arrays."""
+        """Return the voxel size of mag 1 according to each array, by its path; empty if other
+        software named the arrays."""
         try:
             sizes = {entry["path"]: _base_size(entry, Mag.parse(entry["path"]), axes) for entry in self._entries}
         except ValueError:
@@ -319,7 +335,8 @@ class NgffTarget(TargetFolder):
 
 @dataclass(frozen=True, slots=True)
 class ArrayTarget(TargetFolder):
-    """Single array that is stored again with other chunks, shards or compression; shape, type, axes and attributes stay."""
+    """Single array that is stored again with other chunks, shards or compression; shape, type, axes
+    and attributes stay."""
 
     prefix: ClassVar[str] = PREFIX
 
@@ -353,7 +370,8 @@ def _copied_node(spec: LevelSpec, like: Volume | None) -> Node | None:
 def _encoding(
     spec: LevelSpec, like: Volume | None, axes: str, size: Vec3 | None = None, *, options: ZarrOptions, version: str, is_label: bool
 ) -> ArrayEncoding:
-    """Return the encoding of a new array; ``like`` is an array whose storage is used for options that are not given, ``size`` that of the array."""
+    """Return the encoding of a new array; ``like`` is an array whose storage is used for options
+    that are not given, ``size`` that of the array."""
     blosc = blosc_of(like) if options.compression is None else BLOSC
     filled = with_defaults_from(options, like)
     chosen = choose_encoding(spec, filled, version, axes, is_label=is_label, size=size)
@@ -361,7 +379,8 @@ def _encoding(
 
 
 def _margins(spec: LevelSpec, extent: BoundingBox) -> str:
-    """Describe the voxels of arrays around the box of the finest level; ``extent`` is that of any level. A copy has those of its source."""
+    """Describe the voxels of arrays around the box of the finest level; ``extent`` is that of any
+    level. A copy has those of its source."""
     (low, high), (first, end) = ([times(corner, box.mag.factors) for corner in (box.topleft, box.bottomright)] for box in (spec.box, extent))
     before, after = (" x ".join(map(str, lengths)) for lengths in (minus(low, first), minus(end, high)))
     if (first, end) == (low, high) or spec.extent is not None:
@@ -370,7 +389,8 @@ def _margins(spec: LevelSpec, extent: BoundingBox) -> str:
 
 
 def _base_size(entry: Mapping[str, Any], mag: Mag, axes: ImageAxes) -> Lengths | None:
-    """Return the voxel size of mag 1 in nanometers according to the dataset entry of a mag; None if it has no scale."""
+    """Return the voxel size of mag 1 in nanometers according to the dataset entry of a mag; None if
+    it has no scale."""
     lengths = axes.lengths_nm(scale_of(entry))
     return None if lengths is None else ratio_of(lengths, mag.factors)
 
@@ -378,7 +398,8 @@ def _base_size(entry: Mapping[str, Any], mag: Mag, axes: ImageAxes) -> Lengths |
 def _target_array(
     folder: str, spec: LevelSpec, encoding: ArrayEncoding, extent: BoundingBox, source: Node | None = None, names: Any = None, *, keeps_place: bool = True
 ) -> TargetArray:
-    """Return a new array as a target, which may be larger than its box. A copy has attributes and names of axes of its source."""
+    """Return a new array as a target, which may be larger than its box. A copy has attributes and
+    names of axes of its source."""
     store, box, origin, size = open_store(folder), spec.box, extent.topleft, extent.size
     attributes = {} if source is None else {name: value for name, value in source.attributes.items() if name not in (VIEW_MARK, INNER_BOX)}
     attributes |= {"mag": list(box.mag.factors), "offset_vx": list(origin)} if keeps_place else {}
@@ -398,7 +419,8 @@ def _target_array(
 
 
 def names_zarr_image(url: object) -> bool:
-    """Return whether a target names an OME-NGFF image by the prefix ``zarr://`` or the suffix ``.ome.zarr``.
+    """Return whether a target names an OME-NGFF image by the prefix ``zarr://`` or the suffix
+    ``.ome.zarr``.
 
     Examples
     --------
@@ -428,7 +450,8 @@ def ngff_target(destination: Destination) -> NgffTarget:
     if basename(folder) == LABELS and read_image(dirname(folder)) is not None:
         raise ExistsError(f"{folder}: is the group that lists the labels of an image; write to a folder in it, such as {folder}/neurons")
     if files.isdir(folder) and read_attributes(folder) is None:
-        # Records of jobs may exist, and arrays of a job that was killed after their publication, before the image listed them.
+        # Records of jobs may exist, and arrays of a job that was killed after their publication,
+        # before the image listed them.
         others = (name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None)
         other = min(others, default=None)
         if other is not None:

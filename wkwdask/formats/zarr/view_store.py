@@ -1,4 +1,5 @@
-"""A read-only zarr store without files: layers as OME-NGFF images whose chunks are decoded on request. Imports zarr."""
+"""A read-only zarr store without files: layers as OME-NGFF images whose chunks are decoded on
+request. Imports zarr."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 _THREADS = 16  # more than the requests that zarr-python makes at the same time
 _pools: list[ThreadPoolExecutor] = []
-"""Threads that read chunks. A read by zarr-python waits for the threads of its event loop, so it must not occupy them."""
+"""Threads that read chunks. A read by zarr-python waits for the threads of its event loop, so it
+must not occupy them."""
 os.register_at_fork(after_in_child=_pools.clear)
 
 

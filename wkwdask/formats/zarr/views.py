@@ -1,7 +1,9 @@
-"""Views of layers as OME-NGFF images, without copying voxels: virtual groups, and ``zarr.json`` files beside the files of WKW mags.
+"""Views of layers as OME-NGFF images, without copying voxels: virtual groups, and ``zarr.json``
+files beside the files of WKW mags.
 
-A virtual group decodes its chunks on request. The ``zarr.json`` files let zarr-python read WKW files in place with the codec ``wkw``: an array begins at
-absolute voxel 0 of its mag and ends with the bounding box of the layer. Only files with the mark of wkwdask are replaced or removed.
+A virtual group decodes its chunks on request. The ``zarr.json`` files let zarr-python read WKW
+files in place with the codec ``wkw``: an array begins at absolute voxel 0 of its mag and ends with
+the bounding box of the layer. Only files with the mark of wkwdask are replaced or removed.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class VirtualArray:
         return array_document(volume.box.size, volume.num_channels, volume.dtype, self.chunk_shape, raw_codecs(volume.dtype), attributes)
 
     def read(self, key: str) -> np.ndarray[Any, Any] | None:
-        """Decode a chunk, axes (c,) z, y, x; None if it is all zero, or its key is outside of the array."""
+        """Decode a chunk, axes (c,) z, y, x; None if it is all zero, or its key is outside of the
+        array."""
         match = _KEY.fullmatch(key)
         if match is None:
             return None
@@ -109,7 +112,8 @@ def _joined(path: str, name: str) -> str:
 
 
 def choose_chunk_shape(volume: StoredArray) -> Vec3:
-    """Choose chunks of about 1 MiB, multiples of the stored ones. If the box begins inside a stored chunk, larger chunks decode fewer stored chunks twice."""
+    """Choose chunks of about 1 MiB, multiples of the stored ones. If the box begins inside a stored
+    chunk, larger chunks decode fewer stored chunks twice."""
     shape = list(volume.chunk_shape)
     nbytes = volume.num_channels * volume.dtype.itemsize
     while True:
@@ -120,7 +124,8 @@ def choose_chunk_shape(volume: StoredArray) -> Vec3:
 
 
 def virtual_group(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool) -> VirtualGroup:
-    """Return layers as a virtual group: one image as its root, or a group with an image per layer and its labels."""
+    """Return layers as a virtual group: one image as its root, or a group with an image per layer
+    and its labels."""
     group = VirtualGroup()
     if as_root:
         (layer,) = layers
@@ -139,7 +144,8 @@ def virtual_group(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | 
 
 
 def labels_of(image: Any, layers: Sequence[Any]) -> list[Any]:
-    """Return the segmentations that can be labels of an image: those with all of its mags, because OME-NGFF requires equal numbers of levels."""
+    """Return the segmentations that can be labels of an image: those with all of its mags, because
+    OME-NGFF requires equal numbers of levels."""
     if image.category == "segmentation":
         return []
     return [layer for layer in layers if layer.category == "segmentation" and set(image.mags) <= set(layer.mags)]
@@ -150,13 +156,16 @@ class ViewPlan:
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
     """``zarr.json`` of each folder, in the order of writing."""
     links: dict[str, str] = field(default_factory=dict)
-    """Symbolic links and their targets: the arrays of segmentations, among the labels of an image."""
+    """Symbolic links and their targets: the arrays of segmentations, among the labels of an
+    image."""
 
 
 def plan_view(located: ResolvedUrl, layer: str | None) -> ViewPlan:
     is_dataset = located.mag is None and any(image.container.dataset_folder == located.path for image in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
-        layer = None  # the consolidated metadata of the existing dataset group describe all layers, so all are written again
+        # the consolidated metadata of the existing dataset group describe all layers, so all are
+        # written again
+        layer = None
     layers = [image for image in located.layers if layer in (None, image.name)]
     if not layers:
         raise MissingError(f"{located.path}: no layer {layer!r}; there are {', '.join(image.name for image in located.layers) or 'none'}")
@@ -183,7 +192,8 @@ def plan_view(located: ResolvedUrl, layer: str | None) -> ViewPlan:
 
 
 def _root_document(plan: ViewPlan, folder: str) -> dict[str, Any]:
-    """Return the ``zarr.json`` of a dataset group, with consolidated metadata, since a listing of the folder contains other files too."""
+    """Return the ``zarr.json`` of a dataset group, with consolidated metadata, since a listing of
+    the folder contains other files too."""
     below = dict(plan.documents)
     for link, target in plan.links.items():
         below[link] = plan.documents[target]
@@ -250,7 +260,8 @@ def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: It
 
 
 def write_view(plan: ViewPlan) -> tuple[str, ...]:
-    """Write the files and links of a view, and return their paths; unchanged files are not written again."""
+    """Write the files and links of a view, and return their paths; unchanged files are not written
+    again."""
     for folder in plan.documents:
         path = f"{folder}/{FILE_NAME}"
         if files.lexists(path) and not is_view(path):
@@ -301,7 +312,8 @@ def _has_content(path: str, data: bytes) -> bool:
 
 
 def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
-    """Remove the files and links of a view, also those of layers that were removed from the dataset, and return their paths."""
+    """Remove the files and links of a view, also those of layers that were removed from the
+    dataset, and return their paths."""
     removed: list[str] = []
     for image in (image for image in located.layers if layer in (None, image.name)):
         folders = [folder for mag, folder in image.mags.items() if located.mag in (None, mag) and not is_remote(folder)]

@@ -1,8 +1,10 @@
-"""Public functions for batches of blocks: decode many blocks into an array, or encode many blocks of an array, in one call without the GIL.
+"""Public functions for batches of blocks: decode many blocks into an array, or encode many blocks
+of an array, in one call without the GIL.
 
-If python-lz4 exports LZ4's C functions, compiled loops do the work; otherwise, python-lz4 does it block by block. Both decode to equal voxels, with two
-differences. The compiled loops stop after the last requested voxel, so they do not notice damage beyond it. The encoded LZ4 bytes may differ, as they may
-between builds of LZ4; LZ4HC and raw bytes are equal.
+If python-lz4 exports LZ4's C functions, compiled loops do the work; otherwise, python-lz4 does it
+block by block. Both decode to equal voxels, with two differences. The compiled loops stop after the
+last requested voxel, so they do not notice damage beyond it. The encoded LZ4 bytes may differ, as
+they may between builds of LZ4; LZ4HC and raw bytes are equal.
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ def decode_into(
 ) -> DecodeResult:
     """Decode stored blocks and copy their overlap with an array into it.
 
-    With ``fill_zeros`` false, an all-zero block leaves the array untouched until the first block with data, so a batch of zeros costs no writes; see
-    :class:`ZeroFill`.
+    With ``fill_zeros`` false, an all-zero block leaves the array untouched until the first block
+    with data, so a batch of zeros costs no writes; see :class:`ZeroFill`.
     """
     nbytes = block_len**3 * num_channels * out.itemsize
     if not len(table) or not out.size:
@@ -114,7 +116,8 @@ def encode_from(
     level: int,
     store_zero: bool,
 ) -> EncodeResult:
-    """Encode the blocks of an array at ``corners``, one after another. Without ``store_zero``, an all-zero block gets length 0."""
+    """Encode the blocks of an array at ``corners``, one after another. Without ``store_zero``, an
+    all-zero block gets length 0."""
     nbytes = block_len**3 * array.shape[0] * array.itemsize
     sizes = np.zeros(len(corners), np.int64)
     if not sizes.size or not array.size:
@@ -129,9 +132,11 @@ def encode_from(
         end, nonzero = batch_python.encode_from(array, corners, block_len, block_type, level, zero, out, sizes)
     else:
         flat, strides = flat_memory(array)
-        flat.flags.writeable = False  # one compiled version for arrays that may be written and those that may not
+        # one compiled version for arrays that may be written and those that may not
+        flat.flags.writeable = False
         block = scratch_block(nbytes, array.itemsize)
-        end, nonzero = compiled.encode_from(  # int: numba takes long to find the type of an enumeration
+        # int: numba takes long to find the type of an enumeration
+        end, nonzero = compiled.encode_from(
             flat, array.shape, strides, corners, block_len, int(block_type), level, zero, block, block.view(np.uint8), out, sizes
         )
     if end < 0:
@@ -152,7 +157,8 @@ def _compiled() -> Any:
 
 
 def scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
-    """Return this thread's memory for one decoded block. Allocating it in each call would take about as long as decoding into it."""
+    """Return this thread's memory for one decoded block. Allocating it in each call would take
+    about as long as decoding into it."""
     memory = getattr(_scratch, "memory", None)
     if memory is None or memory.size < nbytes:
         memory = np.empty(-(-nbytes // 8) * 8, np.uint8)
@@ -164,7 +170,8 @@ def scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
 class ZeroFill:
     """Fill cubes of an array with zeros, at once or when the first block with data is decoded.
 
-    A reader that discards an all-zero result defers the fill, so it never writes to the memory of empty regions.
+    A reader that discards an all-zero result defers the fill, so it never writes to the memory of
+    empty regions.
     """
 
     def __init__(self, out: npt.NDArray[Any], *, at_once: bool) -> None:
@@ -181,7 +188,8 @@ class ZeroFill:
             self._deferred.append((table, edge))
 
     def add_decoded(self, table: npt.NDArray[np.int64], edge: int, nonzero: int) -> None:
-        """Record a batch that was decoded with ``fill_zeros=self.at_once``; the first one with data writes all deferred zeros."""
+        """Record a batch that was decoded with ``fill_zeros=self.at_once``; the first one with data
+        writes all deferred zeros."""
         if self.at_once:
             return
         if not nonzero:

@@ -1,6 +1,8 @@
-"""Compiled loops of ``batch``. Import only after :func:`wkwdask.kernels.blocks.lz4_symbols.register` returned True.
+"""Compiled loops of ``batch``. Import only after
+:func:`wkwdask.kernels.blocks.lz4_symbols.register` returned True.
 
-An array (c, x, y, z) of any memory order arrives as a flat view of its memory with shape and strides in elements. Callers have checked all bounds.
+An array (c, x, y, z) of any memory order arrives as a flat view of its memory with shape and
+strides in elements. Callers have checked all bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from wkwdask.kernels.blocks.levels import AUTO_LEVEL, USUAL_LEVEL
 from wkwdask.kernels.blocks.repeats import HASH, JITTER, LONG_NBYTES, MIN_DENSE, MIN_NBYTES, SHORT_NBYTES, SLOT_BITS, STEP, STRETCH_NBYTES
 from wkwdask.kernels.compiler import helper, kernel
 
-# Signatures of lz4.h and lz4hc.h. Pointers are passed as integers, the addresses of numpy arrays: numba does not accept arrays as ``char *``.
+# Signatures of lz4.h and lz4hc.h. Pointers are passed as integers, the addresses of numpy arrays:
+# numba does not accept arrays as ``char *``.
 _LZ4_ARGUMENTS = (types.intp, types.intp, types.int32, types.int32)
 _decompress: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS, types.int32(*_LZ4_ARGUMENTS))
 _decompress_partial: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS_PARTIAL, types.int32(*_LZ4_ARGUMENTS, types.int32))
@@ -31,7 +34,8 @@ _unsigned = np.uint64
 
 @helper
 def needed_values(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
-    """Return how many values of a block must be decoded: up to the last one inside the array, or all if none lies inside or few are beyond it."""
+    """Return how many values of a block must be decoded: up to the last one inside the array, or
+    all if none lies inside or few are beyond it."""
     #   block in memory   |x x x x x x x x ...  | x x x x . . |  . . . . . . . |
     #                     first z               last needed ^    never decoded
     count = edge * edge * edge * channels
@@ -44,8 +48,10 @@ def needed_values(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
 
 @helper
 def decode(at: Any, size: Any, block_at: Any, needed: Any, nbytes: Any) -> Any:
-    """Decode at least the needed bytes of an LZ4 block. Return whether they are complete, and the decoded length: negative for bytes that are no LZ4 block."""
-    # LZ4 copies a match that crosses the last needed byte one byte at a time: a block of few long matches is decoded faster as a whole.
+    """Decode at least the needed bytes of an LZ4 block. Return whether they are complete, and the
+    decoded length: negative for bytes that are no LZ4 block."""
+    # LZ4 copies a match that crosses the last needed byte one byte at a time: a block of few long
+    # matches is decoded faster as a whole.
     if needed == nbytes or (size < nbytes // 32 and needed > nbytes // 12):
         got = np.int64(_decompress(at, block_at, np.int32(size), np.int32(nbytes)))
         return got == nbytes, got
@@ -57,14 +63,16 @@ def decode(at: Any, size: Any, block_at: Any, needed: Any, nbytes: Any) -> Any:
 def decode_into(
     source: Any, table: Any, edge: Any, channels: Any, first_channel: Any, compressed: Any, fill_zeros: Any, block: Any, out: Any, shape: Any, strides: Any
 ) -> Any:
-    """Decode blocks into the array. Return (blocks that are not all-zero, index of the first broken block or -1, its decoded length)."""
+    """Decode blocks into the array. Return (blocks that are not all-zero, index of the first broken
+    block or -1, its decoded length)."""
     nonzero = 0
     nbytes = block.size * block.itemsize
     source_at, block_at = np.intp(source.ctypes.data), np.intp(block.ctypes.data)
     for n in range(table.shape[0]):
         start, size = table[n, START], table[n, SIZE]
         corner = (table[n, X], table[n, Y], table[n, Z])
-        # LZ4 reads raw addresses: a wrong row of the table must not reach it. Written as a difference, since ``start + size`` could overflow.
+        # LZ4 reads raw addresses: a wrong row of the table must not reach it. Written as a
+        # difference, since ``start + size`` could overflow.
         if start < 0 or size < 0 or size > source.size - start or size > _INT32_MAX or (not compressed and size < nbytes):
             return nonzero, n, OUTSIDE
         is_zero = is_zero_lz4(source, start, size, nbytes) if compressed else is_zero_raw(source, start, start + nbytes)
@@ -73,7 +81,8 @@ def decode_into(
             is_complete, got = decode(source_at + start, size, block_at, needed, nbytes)
             if not is_complete:
                 return nonzero, n, got
-        # Without ``fill_zeros``, leading zero blocks stay unwritten until the first block with data, which then clears them too: cubes 0 to n - 1.
+        # Without ``fill_zeros``, leading zero blocks stay unwritten until the first block with
+        # data, which then clears them too: cubes 0 to n - 1.
         if is_zero and not fill_zeros and not nonzero:
             continue
         for m in range(n if fill_zeros or nonzero else 0, n + 1 if is_zero else n):
@@ -100,14 +109,16 @@ def _has_repeats(block: Any, tags: Any, places: Any) -> Any:
         tags[:] = 0
         length = min(STRETCH_NBYTES, block.size - start)
         repeats, short = 0, 0
-        # All numbers have 64 bits: with 32 bits, LLVM loads the 4 bytes one by one, which takes twice as long.
+        # All numbers have 64 bits: with 32 bits, LLVM loads the 4 bytes one by one, which takes
+        # twice as long.
         for n in range(_unsigned((length - 3) // STEP)):
             place = n * _unsigned(STEP) + (n * n * _unsigned(JITTER) >> _unsigned(16)) % _unsigned(STEP)
             at = _unsigned(start) + place
             sample = _unsigned(block[at]) | _unsigned(block[at + _unsigned(1)]) << _unsigned(8)
             sample |= _unsigned(block[at + _unsigned(2)]) << _unsigned(16) | _unsigned(block[at + _unsigned(3)]) << _unsigned(24)
             value = sample * _unsigned(HASH)
-            slot, tag = value >> _unsigned(64 - SLOT_BITS), np.uint16(value >> _unsigned(32) | _unsigned(1))  # no tag is 0, which marks an empty slot
+            # no tag is 0, which marks an empty slot
+            slot, tag = value >> _unsigned(64 - SLOT_BITS), np.uint16(value >> _unsigned(32) | _unsigned(1))
             if tags[slot] == tag:
                 repeats += 1
                 short += not _is_long(block, start + np.int64(places[slot]), np.int64(at))
@@ -119,7 +130,8 @@ def _has_repeats(block: Any, tags: Any, places: Any) -> Any:
 
 @helper
 def _is_long(block: Any, first: Any, second: Any) -> Any:
-    """Return whether the bytes at a distance of ``LONG_NBYTES``, before or after a repeat, are equal too."""
+    """Return whether the bytes at a distance of ``LONG_NBYTES``, before or after a repeat, are
+    equal too."""
     for shift in (-LONG_NBYTES, LONG_NBYTES):
         if first + shift >= 0 and second + shift + 8 <= block.size:
             same = True
@@ -135,7 +147,8 @@ def encode_from(
     array: Any, shape: Any, strides: Any, corners: Any, edge: Any, block_type: Any, level: Any,
     zero: Any, block: Any, block_bytes: Any, out: Any, sizes: Any,
 ) -> Any:  # fmt: skip
-    """Encode blocks one after another. Return (bytes, or -1 - n if block n failed; blocks that are not all-zero)."""
+    """Encode blocks one after another. Return (bytes, or -1 - n if block n failed; blocks that are
+    not all-zero)."""
     nbytes = block_bytes.size
     end = 0
     nonzero = 0

@@ -1,4 +1,5 @@
-"""Fallback of ``batch_compiled``: decode and encode block by block through python-lz4, where LZ4's C functions are not exported."""
+"""Fallback of ``batch_compiled``: decode and encode block by block through python-lz4, where LZ4's
+C functions are not exported."""
 
 from __future__ import annotations
 

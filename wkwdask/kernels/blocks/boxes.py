@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class BlockTargets(NamedTuple):
-    """Blocks, and the boxes that each is copied to: zeroed Fortran arrays (c, x, y, z) with all channels of the blocks."""
+    """Blocks, and the boxes that each is copied to: zeroed Fortran arrays (c, x, y, z) with all
+    channels of the blocks."""
 
     edge: int
     """Length of a block [voxels]."""
@@ -44,14 +45,17 @@ class BlockTargets(NamedTuple):
         return self.is_compressed, block, self.edge, self.voxel_nbytes, *self[3:]
 
     def decode_memory(self, source: npt.NDArray[np.uint8], places: Table) -> int:
-        """Decode blocks that were read to ``places`` (start and size; size 0 is no block); return the number of valid blocks before the first broken one."""
+        """Decode blocks that were read to ``places`` (start and size; size 0 is no block); return
+        the number of valid blocks before the first broken one."""
         return int(_compiled().decode_memory(source, places, *self._arguments()))
 
     def decode_file(self, fd: int, bounds: Table, codes: Table, gap_nbytes: int, memory: npt.NDArray[np.uint8]) -> int:
         """Read and decode blocks of a file.
 
-        ``codes`` are ascending places in ``bounds``, the byte offsets of blocks. Gaps of at most ``gap_nbytes`` between blocks are read too; ``memory`` holds
-        as many blocks as are read at once. Returns the number of valid blocks before the first that is broken or could not be read.
+        ``codes`` are ascending places in ``bounds``, the byte offsets of blocks. Gaps of at most
+        ``gap_nbytes`` between blocks are read too; ``memory`` holds as many blocks as are read at
+        once. Returns the number of valid blocks before the first that is broken or could not be
+        read.
         """
         return int(_compiled().decode_file(fd, bounds, codes, gap_nbytes, memory, *self._arguments()))
 

@@ -1,7 +1,10 @@
-"""Compiled loops of ``boxes``. Import only after :func:`wkwdask.kernels.blocks.lz4_symbols.register` returned True.
+"""Compiled loops of ``boxes``. Import only after
+:func:`wkwdask.kernels.blocks.lz4_symbols.register` returned True.
 
-Each block is decoded once and copied to all boxes that it touches. Boxes are Fortran arrays (c, x, y, z) in separate memory, given by their addresses, so a
-row along x with all its channels is contiguous in a block and in each box, and the loops move bytes of any type. Callers have checked all addresses.
+Each block is decoded once and copied to all boxes that it touches. Boxes are Fortran arrays (c, x,
+y, z) in separate memory, given by their addresses, so a row along x with all its channels is
+contiguous in a block and in each box, and the loops move bytes of any type. Callers have checked
+all addresses.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ _INT32_MAX = (1 << 31) - 1
 
 @helper
 def _overlap(corner: Any, edge: Any, shape: Any) -> Any:
-    """Return the part of a block inside a box [voxels of the block]; ``corner`` is the first voxel of the block, counted from that of the box."""
+    """Return the part of a block inside a box [voxels of the block]; ``corner`` is the first voxel
+    of the block, counted from that of the box."""
     x0, y0, z0 = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
     return x0, y0, z0, min(edge, shape[0] - corner[0]), min(edge, shape[1] - corner[1]), min(edge, shape[2] - corner[2])
 
@@ -32,7 +36,8 @@ def _decode_block(
 ) -> Any:
     """Decode a block and copy it to its boxes; return whether it is valid."""
     nbytes = block.size
-    # LZ4 reads raw addresses: a wrong place must not reach it. Written as a difference, since ``start + size`` could overflow.
+    # LZ4 reads raw addresses: a wrong place must not reach it. Written as a difference, since
+    # ``start + size`` could overflow.
     if start < 0 or size < 0 or size > source.size - start or size > _INT32_MAX or (not compressed and size < nbytes):
         return False
     row, plane = edge * voxel_nbytes, edge * edge * voxel_nbytes
@@ -71,7 +76,8 @@ def decode_memory(
     source: Any, places: Any, compressed: Any, block: Any, edge: Any, voxel_nbytes: Any,
     cells: Any, cuts: Any, boxes: Any, addresses: Any, lows: Any, shapes: Any,
 ) -> Any:  # fmt: skip
-    """Decode blocks that were read to ``places`` (start and size; size 0 is no block) into their boxes; return the first broken one, or their number."""
+    """Decode blocks that were read to ``places`` (start and size; size 0 is no block) into their
+    boxes; return the first broken one, or their number."""
     for n in range(places.shape[0]):
         if places[n, 1] == 0:
             continue
@@ -84,10 +90,24 @@ def decode_memory(
 
 @kernel
 def decode_file(
-    fd: Any, bounds: Any, codes: Any, gap_nbytes: Any, memory: Any, compressed: Any, block: Any, edge: Any, voxel_nbytes: Any,
-    cells: Any, cuts: Any, boxes: Any, addresses: Any, lows: Any, shapes: Any,
-) -> Any:  # fmt: skip
-    """Read blocks of a page of a file, in ascending order of codes, and decode them into their boxes; return as ``decode_memory`` does."""
+    fd: Any,
+    bounds: Any,
+    codes: Any,
+    gap_nbytes: Any,
+    memory: Any,
+    compressed: Any,
+    block: Any,
+    edge: Any,
+    voxel_nbytes: Any,
+    cells: Any,
+    cuts: Any,
+    boxes: Any,
+    addresses: Any,
+    lows: Any,
+    shapes: Any,
+) -> Any:
+    """Read blocks of a page of a file, in ascending order of codes, and decode them into their
+    boxes; return as ``decode_memory`` does."""
     memory_at = np.intp(memory.ctypes.data)
     first = 0
     while first < codes.size:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def first_invalid_lz4(memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], decoded_nbytes: int) -> int:
-    """Return the index of the first LZ4 block whose lengths do not add up to a decoded size, -1 if there is none.
+    """Return the index of the first LZ4 block whose lengths do not add up to a decoded size, -1 if
+    there is none.
 
     Parameters
     ----------
@@ -26,5 +27,6 @@ def first_invalid_lz4(memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int6
     if (places < 0).any() or (places.sum(axis=1) > memory.size).any():
         raise ValueError("blocks lie outside of the memory")
     memory = memory.view()
-    memory.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
+    # always: numba compiles one loop for writeable and one for read-only arrays
+    memory.flags.writeable = False
     return int(checks_compiled.first_invalid_lz4(memory, places, decoded_nbytes))

@@ -10,15 +10,17 @@ from wkwdask.kernels.compiler import helper, kernel
 
 _STRETCH = 256  # values that is_zero_raw combines before it branches
 
-# Conditions at the end of a block (lz4_Block_format.md, "End of block conditions"), as LZ4_decompress_safe checks them: the last 5 bytes are literals, and
-# the last match starts at least 12 bytes before the end. It also accepts no match when fewer than 8 compressed bytes are left.
+# Conditions at the end of a block (lz4_Block_format.md, "End of block conditions"), as
+# LZ4_decompress_safe checks them: the last 5 bytes are literals, and the last match starts at least
+# 12 bytes before the end. It also accepts no match when fewer than 8 compressed bytes are left.
 _unsigned = np.uint64
 _LAST_LITERALS, _MATCH_LIMIT, _SEQUENCE_NBYTES = _unsigned(5), _unsigned(12), _unsigned(8)
 
 
 @helper
 def is_zero_raw(values: Any, start: Any, stop: Any) -> Any:
-    # OR over a stretch has no branch, so LLVM turns it into vector code; a block with data still ends after its first stretch.
+    # OR over a stretch has no branch, so LLVM turns it into vector code; a block with data still
+    # ends after its first stretch.
     while start < stop:
         count = min(_STRETCH, stop - start)
         at = _unsigned(start)
@@ -33,22 +35,26 @@ def is_zero_raw(values: Any, start: Any, stop: Any) -> Any:
 
 @helper
 def is_lz4(source: Any, start: Any, nbytes: Any, decoded_nbytes: Any, only_zeros: Any) -> Any:
-    """Return whether bytes are a valid LZ4 block, and with ``only_zeros`` whether it decodes to zeros, without decoding it."""
+    """Return whether bytes are a valid LZ4 block, and with ``only_zeros`` whether it decodes to
+    zeros, without decoding it."""
     # A block is a series of sequences (lz4_Block_format.md, "Compressed block format"):
     #
     #   | token | more literal length | literals | offset | more match length |     | token | literals |
     #     4+4 bits    0-n bytes                    2 bytes      0-n bytes             the last sequence has only literals
     #
-    # A match repeats bytes that were decoded before. If all literals are zero, all matches are zero too, so checking the literals is enough. A block of 32^3
-    # zero bytes takes about 140 bytes. For damaged bytes the result is False, so the decoder meets and reports the damage.
-    # Numbers are unsigned, since numba tests each signed index, and lengths are completed in place: with a function for both the loop takes twice the time.
+    # A match repeats bytes that were decoded before. If all literals are zero, all matches are zero
+    # too, so checking the literals is enough. A block of 32^3 zero bytes takes about 140 bytes. For
+    # damaged bytes the result is False, so the decoder meets and reports the damage. Numbers are
+    # unsigned, since numba tests each signed index, and lengths are completed in place: with a
+    # function for both the loop takes twice the time.
     at = _unsigned(start)
     end, expected, done = at + _unsigned(nbytes), _unsigned(decoded_nbytes), _unsigned(0)
     while at < end:
         token = _unsigned(source[at])
         at += _unsigned(1)
         literals = token >> _unsigned(4)
-        if literals == _unsigned(15):  # continued in the next bytes, up to the first that is not 255
+        if literals == _unsigned(15):
+            # continued in the next bytes, up to the first that is not 255
             while at < end:
                 more = _unsigned(source[at])
                 at += _unsigned(1)
@@ -92,7 +98,8 @@ def is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
 
 @kernel
 def first_invalid_lz4(source: Any, places: Any, decoded_nbytes: Any) -> Any:
-    """Return the index of the first of some stored blocks that does not decode to a length, -1 if all do."""
+    """Return the index of the first of some stored blocks that does not decode to a length, -1 if
+    all do."""
     for n in range(places.shape[0]):
         if not is_lz4(source, places[n, 0], places[n, 1], decoded_nbytes, False):
             return n

@@ -1,7 +1,8 @@
 """Copies between a block and the part of an array that it covers.
 
-An array (c, x, y, z) of any memory order arrives as a flat view of its memory with shape and strides in elements. A block is the address of its first byte.
-Its corner is counted from the array: negative where the block begins before the array. Callers have checked all bounds.
+An array (c, x, y, z) of any memory order arrives as a flat view of its memory with shape and
+strides in elements. A block is the address of its first byte. Its corner is counted from the array:
+negative where the block begins before the array. Callers have checked all bounds.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from wkwdask.kernels.compiler import helper
 
 _TILE = 16  # voxels along z that are moved before the next x
 _MIN_NBYTES = 32 << 20  # arrays of this size do not stay in the cache until they are used
-_unsigned = np.uint64  # a signed index could be negative, and the code for that keeps loops from being vectorised
+# a signed index could be negative, and the code for that keeps loops from being vectorised
+_unsigned = np.uint64
 
 
 def _long_len(itemsize: int) -> int:
-    """Return the length of a transposed tile along the axis that is contiguous in the array [voxels]."""
+    """Return the length of a transposed tile along the axis that is contiguous in the array
+    [voxels]."""
     return min(32, LINE_NBYTES // itemsize)
 
 
@@ -29,7 +32,8 @@ def _short_len(itemsize: int) -> int:
 
 
 def _x_len(itemsize: int) -> int:
-    """Return the length of a tile along x, the axis that is contiguous in a block: short, so that the lines of the array fit into the cache."""
+    """Return the length of a tile along x, the axis that is contiguous in a block: short, so that
+    the lines of the array fit into the cache."""
     return 4
 
 
@@ -48,21 +52,23 @@ def _inside(corner: Any, edge: Any, shape: Any) -> Any:
 
 @helper
 def _rows_match(channels: Any, shape: Any, strides: Any) -> Any:
-    """Return whether a row along x, with all its channels, has the same layout in the array and in a block."""
+    """Return whether a row along x, with all its channels, has the same layout in the array and in
+    a block."""
     return shape[0] == channels and strides[1] == channels and (channels == 1 or strides[0] == 1)
 
 
 @helper
 def _bypasses(array: Any, first: Any, step: Any, row_nbytes: Any) -> Any:
-    """Return whether rows of an array are written past the cache: they are some whole lines, and the array is larger than the cache."""
+    """Return whether rows of an array are written past the cache: they are some whole lines, and
+    the array is larger than the cache."""
     return array.size * array.itemsize >= _MIN_NBYTES and row_nbytes >= 2 * LINE_NBYTES and (first | step | row_nbytes) % LINE_NBYTES == 0
 
 
 @helper
 def _copy(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any, array: Any, shape: Any, strides: Any, is_scatter: Any) -> None:
     """Copy the part of a block that lies inside the array: to the array, or from it."""
-    # Voxel (x, y, z) of the block lies at ``base + x * sx + y * sy + z * sz`` in the array. ``base`` is negative if the block begins before the array. All
-    # offsets are bytes.
+    # Voxel (x, y, z) of the block lies at ``base + x * sx + y * sy + z * sz`` in the array.
+    # ``base`` is negative if the block begins before the array. All offsets are bytes.
     (x0, y0, z0), (x1, y1, z1) = _inside(corner, edge, shape)
     size = array.itemsize
     sc, sx, sy, sz = strides[0] * size, strides[1] * size, strides[2] * size, strides[3] * size
@@ -90,9 +96,10 @@ def _copy(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any,
     for c in range(shape[0]):
         first, stored_first = base + c * sc, block + (first_channel + c) * size
         if is_tiled:
-            # z is contiguous in the array, x in the block, so this is a transposition. Few values along x and all along y at a time: rows of the array with
-            # the same y are often a power of two of bytes apart, so that their lines evict each other from the cache. The last tile along an axis overlaps
-            # the one before it.
+            # z is contiguous in the array, x in the block, so this is a transposition. Few values
+            # along x and all along y at a time: rows of the array with the same y are often a power
+            # of two of bytes apart, so that their lines evict each other from the cache. The last
+            # tile along an axis overlaps the one before it.
             is_long = z1 - z0 >= long
             depth = long if is_long else short
             bypasses = is_scatter and is_long and _bypasses(array, first + x0 * sx + z0 * sz, sx | sy | long * size, (z1 - z0) * size)
@@ -115,7 +122,8 @@ def _copy(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any,
             if bypasses:
                 fence()
             continue
-        # Whichever axis is contiguous in the array, the cache lines of 16 voxels along z stay in the cache until they are used up.
+        # Whichever axis is contiguous in the array, the cache lines of 16 voxels along z stay in
+        # the cache until they are used up.
         for y in range(y0, y1):
             for z_tile in range(z0, z1, _TILE):
                 for x in range(x0, x1):

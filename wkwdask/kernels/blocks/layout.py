@@ -1,7 +1,7 @@
 """Memory layout of blocks, arrays and block tables, shared by the compiled and the Python loops.
 
-A block stores its voxels as WKW does (webknossos-wrap README, "Raw blocks"): the channel is the fastest axis, then x, y, z. Arrays have the shape
-(c, x, y, z) and any memory order.
+A block stores its voxels as WKW does (webknossos-wrap README, "Raw blocks"): the channel is the
+fastest axis, then x, y, z. Arrays have the shape (c, x, y, z) and any memory order.
 """
 
 from __future__ import annotations
@@ -16,23 +16,27 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-"""Unsigned type of each item size. Kernels move voxels as bits, so each loop is compiled for four types instead of ten."""
+"""Unsigned type of each item size. Kernels move voxels as bits, so each loop is compiled for four
+types instead of ten."""
 
 RAW, LZ4, LZ4HC = 1, 2, 3
 """Block types of the WKW header (webknossos-wrap README, "Header fields")."""
 
 OUTSIDE = -(1 << 40)
-"""Decoded length reported for a block outside the memory that was read. Results of LZ4 have 32 bits, so they never equal it."""
+"""Decoded length reported for a block outside the memory that was read. Results of LZ4 have 32
+bits, so they never equal it."""
 
 # Columns of a block table, which ``locate`` fills and ``batch`` decodes.
 CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
-"""Morton code; first byte in the file; stored length [bytes]; first byte in the memory of its batch; lowest voxel relative to the array, along x, y, z."""
+"""Morton code; first byte in the file; stored length [bytes]; first byte in the memory of its
+batch; lowest voxel relative to the array, along x, y, z."""
 
 _Slices = tuple[slice, slice, slice]
 
 
 def cubes_table(corner: Sequence[int], edge: int, low: Sequence[int] = (0, 0, 0), high: Sequence[int] = (1, 1, 1)) -> npt.NDArray[np.int64]:
-    """Return a block table without stored bytes: some cubes of a grid that starts at ``corner``, by default the first one."""
+    """Return a block table without stored bytes: some cubes of a grid that starts at ``corner``, by
+    default the first one."""
     cubes = np.indices([b - a for a, b in zip(low, high, strict=True)]).reshape(3, -1).T
     table = np.zeros((len(cubes), Z + 1), np.int64)
     table[:, X : Z + 1] = (cubes + low) * edge + corner
@@ -40,8 +44,10 @@ def cubes_table(corner: Sequence[int], edge: int, low: Sequence[int] = (0, 0, 0)
 
 
 def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Slices, _Slices]:
-    """Return the overlap of an array (c, x, y, z) and a cube at ``corner``: its slices in the array, and its slices in the cube."""
-    # One axis, with two cubes that cross the ends of the array. low and high are counted from the corner of the cube:
+    """Return the overlap of an array (c, x, y, z) and a cube at ``corner``: its slices in the
+    array, and its slices in the cube."""
+    # One axis, with two cubes that cross the ends of the array. low and high are counted from the
+    # corner of the cube:
     #
     #              0           n
     #   array      |===========|
@@ -55,9 +61,11 @@ def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Sl
 
 
 def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
-    """View the memory of an array from its first element to its last as unsigned integers, and return it with the strides in elements."""
+    """View the memory of an array from its first element to its last as unsigned integers, and
+    return it with the strides in elements."""
     itemsize = array.itemsize
-    if array.flags.forc and array.size > 1:  # the common case of small reads, and cheaper than the general one
+    if array.flags.forc and array.size > 1:
+        # the common case of small reads, and cheaper than the general one
         return array.ravel("K").view(UNSIGNED[itemsize]), tuple([stride // itemsize for stride in array.strides])
     strides = tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
     span = 1 + sum((n - 1) * stride for n, stride in zip(array.shape, strides, strict=True))

@@ -14,7 +14,8 @@ _loaded: list[Any] = []
 
 
 def _kernels() -> Any:
-    """Return the compiled loops. A list lookup is cheaper than an import statement in each small read."""
+    """Return the compiled loops. A list lookup is cheaper than an import statement in each small
+    read."""
     if not _loaded:
         from wkwdask.kernels.blocks import locate_compiled
 
@@ -23,7 +24,8 @@ def _kernels() -> Any:
 
 
 class BlockLocations(NamedTuple):
-    """Stored blocks of a box in Morton order, the byte ranges that hold them, and the batches in which they are read.
+    """Stored blocks of a box in Morton order, the byte ranges that hold them, and the batches in
+    which they are read.
 
     ::
 
@@ -35,9 +37,11 @@ class BlockLocations(NamedTuple):
     blocks: Table
     """One row per block, with the columns of ``blocks.layout``."""
     ranges: Table
-    """One row per byte range: first byte in the file, first byte in the memory of its batch, length."""
+    """One row per byte range: first byte in the file, first byte in the memory of its batch,
+    length."""
     batches: Table
-    """One row per batch: first block, first range, bytes of memory. One more row marks the end of the last batch."""
+    """One row per batch: first block, first range, bytes of memory. One more row marks the end of
+    the last batch."""
     smallest: int
     """Index of the block with the smallest stored length."""
     largest: int
@@ -47,5 +51,6 @@ class BlockLocations(NamedTuple):
 def locate_blocks(
     bounds: Table, low: tuple[int, int, int], high: tuple[int, int, int], block_len: int, origin: tuple[int, int, int], gap_nbytes: int, batch_nbytes: int
 ) -> BlockLocations:
-    """Locate the blocks of a box inside an aligned cube of blocks. ``bounds`` are the byte offsets of the blocks of the cube in Morton order, and the end."""
+    """Locate the blocks of a box inside an aligned cube of blocks. ``bounds`` are the byte offsets
+    of the blocks of the cube in Morton order, and the end."""
     return BlockLocations(*_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))

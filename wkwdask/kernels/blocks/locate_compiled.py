@@ -18,8 +18,10 @@ pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp,
 @helper
 def fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, table: Any) -> None:
     """Write a row for each block of the box, in Morton order."""
-    # Walk the octree of the cube depth first and skip subtrees outside the box. This visits only the blocks of the box and needs no sort of Morton codes:
-    # the 8 children of a cube cover 8 consecutive ranges of codes (webknossos-wrap README, "High-level description"). The children at z = 0:
+    # Walk the octree of the cube depth first and skip subtrees outside the box. This visits only
+    # the blocks of the box and needs no sort of Morton codes: the 8 children of a cube cover 8
+    # consecutive ranges of codes (webknossos-wrap README, "High-level description"). The children
+    # at z = 0:
     #
     #   +-----+-----+
     #   |  0  |  1  |     child = x + 2 y + 4 z
@@ -59,7 +61,8 @@ def fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
 
 @kernel
 def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, gap_nbytes: Any, batch_nbytes: Any) -> Any:
-    """Return block table, ranges, batches, and the blocks of the smallest and the largest stored length."""
+    """Return block table, ranges, batches, and the blocks of the smallest and the largest stored
+    length."""
     count = (high[0] - low[0]) * (high[1] - low[1]) * (high[2] - low[2])
     table = np.empty((count, 7), np.int64)
     ranges = np.empty((count, 3), np.int64)
@@ -74,12 +77,14 @@ def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
             smallest = n
         if size > table[largest, SIZE]:
             largest = n
-        # Morton order is file order, so the gap to the previous block of the box is the stored length of the blocks between them. Reading a small gap too
-        # costs less than a second request.
+        # Morton order is file order, so the gap to the previous block of the box is the stored
+        # length of the blocks between them. Reading a small gap too costs less than a second
+        # request.
         gap = offset - end
         joins = n > 0 and gap <= gap_nbytes
         more = size + gap if joins else size
-        if n == 0 or nbytes + more > batch_nbytes:  # each batch has its own memory, so a range ends with its batch
+        if n == 0 or nbytes + more > batch_nbytes:
+            # each batch has its own memory, so a range ends with its batch
             batches[num_batches, 0], batches[num_batches, 1], batches[num_batches, 2] = n, num_ranges, 0
             num_batches += 1
             joins, more, nbytes = False, size, 0

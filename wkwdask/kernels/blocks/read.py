@@ -1,4 +1,5 @@
-"""Public function to read the blocks of a box from an open file, in one compiled call without the GIL."""
+"""Public function to read the blocks of a box from an open file, in one compiled call without the
+GIL."""
 
 from __future__ import annotations
 
@@ -52,10 +53,12 @@ def array_memory(out: npt.NDArray[Any], first_channel: int) -> ArrayMemory | Non
 def read_blocks(file: BlockFile, bounds: npt.NDArray[np.int64], cube_len: int, corner: tuple[int, int, int], out: ArrayMemory, *, fill_zeros: bool) -> int:
     """Read the blocks of an aligned cube of blocks that an array covers.
 
-    ``bounds`` are the byte offsets of all blocks of the cube in Morton order, and the end. ``corner`` is the first voxel of the cube, counted from the array.
-    With ``fill_zeros`` false, the array may stay unchanged if all blocks are zero.
+    ``bounds`` are the byte offsets of all blocks of the cube in Morton order, and the end.
+    ``corner`` is the first voxel of the cube, counted from the array. With ``fill_zeros`` false,
+    the array may stay unchanged if all blocks are zero.
 
-    Returns how many blocks are not all-zero; -1 where anything is not as expected. Then the caller reads again in small steps, which name the damage.
+    Returns how many blocks are not all-zero; -1 where anything is not as expected. Then the caller
+    reads again in small steps, which name the damage.
     """
     descriptor, edge, channels, is_compressed = file
     flat, shape, strides, first_channel = out
@@ -81,7 +84,8 @@ def _compiled() -> Any:
 
 
 def _memory(nbytes: int, itemsize: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
-    """Return this thread's memory for stored bytes and for one decoded block. Allocating it in each call would take as long as decoding a block."""
+    """Return this thread's memory for stored bytes and for one decoded block. Allocating it in each
+    call would take as long as decoding a block."""
     try:
         memory: tuple[npt.NDArray[np.uint8], npt.NDArray[Any]] = _scratch.kinds[nbytes, itemsize]
     except (AttributeError, KeyError):

@@ -1,4 +1,5 @@
-"""Compiled loop that reads a box of blocks from an open file: read, decode and copy a few blocks at a time, in the CPU cache."""
+"""Compiled loop that reads a box of blocks from an open file: read, decode and copy a few blocks at
+a time, in the CPU cache."""
 
 from __future__ import annotations
 
@@ -23,16 +24,30 @@ def _corner(table: Any, n: Any) -> Any:
 
 @helper
 def _stored_needed(size: Any, needed: Any, nbytes: Any) -> Any:
-    """Estimate how many stored bytes decode to the bytes that are needed; all of a small block, which may be all zero."""
+    """Estimate how many stored bytes decode to the bytes that are needed; all of a small block,
+    which may be all zero."""
     return size if needed == nbytes or size <= nbytes // 128 else min(size, np.int64(np.float64(size) * needed / nbytes) + size // 16 + 256)
 
 
 @kernel
 def read_blocks(
-    fd: Any, bounds: Any, edge: Any, channels: Any, first_channel: Any, compressed: Any, fill_zeros: Any, cube_len: Any, corner: Any,
-    source: Any, block: Any, out: Any, shape: Any, strides: Any,
-) -> Any:  # fmt: skip
-    """Read blocks into the array. Return how many are not all zero, -1 if anything is not as expected."""
+    fd: Any,
+    bounds: Any,
+    edge: Any,
+    channels: Any,
+    first_channel: Any,
+    compressed: Any,
+    fill_zeros: Any,
+    cube_len: Any,
+    corner: Any,
+    source: Any,
+    block: Any,
+    out: Any,
+    shape: Any,
+    strides: Any,
+) -> Any:
+    """Read blocks into the array. Return how many are not all zero, -1 if anything is not as
+    expected."""
     nbytes = block.size * block.itemsize
     low = max(0, -corner[0]) // edge, max(0, -corner[1]) // edge, max(0, -corner[2]) // edge
     high = (
@@ -47,7 +62,8 @@ def read_blocks(
     source_at, block_at = np.intp(source.ctypes.data), np.intp(block.ctypes.data)
     nonzero, next_block = 0, 0
     while next_block < table.shape[0]:
-        # One read for neighbouring blocks, as many as fit into memory. It ends with the part that is needed of the last block.
+        # One read for neighbouring blocks, as many as fit into memory. It ends with the part that
+        # is needed of the last block.
         first, begin, end = next_block, table[next_block, OFFSET], table[next_block, OFFSET]
         while next_block < table.shape[0]:
             offset, size = table[next_block, OFFSET], table[next_block, SIZE]

@@ -1,13 +1,15 @@
 """Choice between LZ4HC and the fast LZ4 encoder for one block.
 
-Both save bytes where 4 bytes or more occur again. LZ4HC finds nearly all of these repeats, LZ4 the long ones and some others. So LZ4HC makes a block hardly
-smaller than LZ4 does if few short repeats are in it, as in noise. Samples show how many there are::
+Both save bytes where 4 bytes or more occur again. LZ4HC finds nearly all of these repeats, LZ4 the
+long ones and some others. So LZ4HC makes a block hardly smaller than LZ4 does if few short repeats
+are in it, as in noise. Samples show how many there are::
 
     bytes   |..aaaa..|.bbbb...|aaaa....|...   one sample of 4 bytes in each step of 8, at places without a period
     tags    |   | a |   |   | b |   |         tag of the last sample in the slot of its hash: the same tag again is a repeat
 
-Encoding a few blocks both ways would show it too, but then the bytes of a file would depend on which blocks a task encodes together. This choice depends on
-the voxels of one block alone, so tasks of any shape, updates and repairs write the same bytes.
+Encoding a few blocks both ways would show it too, but then the bytes of a file would depend on
+which blocks a task encodes together. This choice depends on the voxels of one block alone, so tasks
+of any shape, updates and repairs write the same bytes.
 """
 
 from __future__ import annotations
@@ -15,20 +17,24 @@ from __future__ import annotations
 import numpy as np
 
 STRETCH_NBYTES = 1 << 16
-"""Samples are compared within stretches of this length, the longest distance in LZ4. One stretch with enough repeats decides for LZ4HC."""
+"""Samples are compared within stretches of this length, the longest distance in LZ4. One stretch
+with enough repeats decides for LZ4HC."""
 
 SHORT_NBYTES, LONG_NBYTES = 2400, 256
-"""LZ4HC is used if there is a short repeat for each 2400 bytes: so many are found where it saves 1 % to 3 %. LZ4, too, finds repeats longer than 256 bytes."""
+"""LZ4HC is used if there is a short repeat for each 2400 bytes: so many are found where it saves 1
+% to 3 %. LZ4, too, finds repeats longer than 256 bytes."""
 
 MIN_DENSE = 64
-"""LZ4HC is also used as soon as so many repeats, short or long, are half of the samples, as in labels."""
+"""LZ4HC is also used as soon as so many repeats, short or long, are half of the samples, as in
+labels."""
 
 MIN_NBYTES = 1 << 14
 """Smaller blocks have too few samples, and use LZ4HC."""
 
 STEP, SLOT_BITS = 8, 13
 JITTER, HASH = 0x9E3779, 0x9E3779B97F4A7C15
-"""Factors of the place of a sample in its step, and of the hash of a sample: any odd numbers with mixed bits."""
+"""Factors of the place of a sample in its step, and of the hash of a sample: any odd numbers with
+mixed bits."""
 
 
 def has_repeats(raw: bytes) -> bool:
@@ -53,6 +59,7 @@ def has_repeats(raw: bytes) -> bool:
 
 
 def _is_long(raw: bytes, first: int, second: int) -> bool:
-    """Return whether the bytes at a distance of ``LONG_NBYTES``, before or after a repeat, are equal too."""
+    """Return whether the bytes at a distance of ``LONG_NBYTES``, before or after a repeat, are
+    equal too."""
     pairs = ((first + shift, second + shift) for shift in (-LONG_NBYTES, LONG_NBYTES))
     return any(a >= 0 and b + 8 <= len(raw) and raw[a : a + 8] == raw[b : b + 8] for a, b in pairs)

@@ -1,6 +1,8 @@
-"""Moves of 1 to 64 bytes, past the cache if asked, and transposed tiles, as single instructions of the CPU.
+"""Moves of 1 to 64 bytes, past the cache if asked, and transposed tiles, as single instructions of
+the CPU.
 
-Addresses are integers and need no alignment. numba would check for overlap before each short loop, and would move the ends of a row byte by byte.
+Addresses are integers and need no alignment. numba would check for overlap before each short loop,
+and would move the ends of a row byte by byte.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 LINE_NBYTES = 64
 """Length of a line of the cache."""
 
-_inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = intrinsic  # callers do not pass the context
+# callers do not pass the context
+_inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = intrinsic
 
 
 def _pointer(builder: Any, address: Any, kind: Any) -> Any:
@@ -31,7 +34,8 @@ def _bypass_cache(builder: Any, store: Any) -> None:
 
 
 def _move(nbytes: int, *, bypasses: bool = False) -> Any:
-    """Return a function (to, at) that moves so many bytes; past the cache, ``to`` must be a multiple of their number."""
+    """Return a function (to, at) that moves so many bytes; past the cache, ``to`` must be a
+    multiple of their number."""
 
     @_inlined
     def move(typing_context: Any, to: Any, at: Any) -> Any:
@@ -89,14 +93,16 @@ def move_value(typing_context: Any, values: Any, to: Any, at: Any) -> Any:
 
 @helper
 def bypass_row(to: Any, at: Any, nbytes: Any) -> None:
-    """Move whole lines of the cache to memory, without reading the lines first. Call ``fence`` afterwards."""
+    """Move whole lines of the cache to memory, without reading the lines first. Call ``fence``
+    afterwards."""
     for i in range(0, nbytes, LINE_NBYTES):
         _bypass_64(to + i, at + i)
 
 
 @_inlined
 def fence(typing_context: Any) -> Any:
-    """Let other threads see what was moved past the cache before anything that this thread does next."""
+    """Let other threads see what was moved past the cache before anything that this thread does
+    next."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
@@ -110,9 +116,11 @@ def _shuffled(builder: Any, first: Any, second: Any, lanes: list[int]) -> Any:
 
 
 def transposition(num_rows: Callable[[int], int], row_len: Callable[[int], int], *, bypasses: bool = False) -> Any:
-    """Return a function (values, to, to_step, at, at_step) that transposes a tile of values of the type of an array.
+    """Return a function (values, to, to_step, at, at_step) that transposes a tile of values of the
+    type of an array.
 
-    The size of the tile depends on the size of a value [bytes]; both lengths are powers of two. The steps are bytes between rows.
+    The size of the tile depends on the size of a value [bytes]; both lengths are powers of two. The
+    steps are bytes between rows.
     """
 
     @_inlined
@@ -128,8 +136,10 @@ def transposition(num_rows: Callable[[int], int], row_len: Callable[[int], int],
             for _ in range(height):
                 rows.append(builder.load(_pointer(builder, builder.add(source, step), kind), align=1))
                 step = builder.add(step, source_step)
-            # The bits of a value's place are those of its row, then those of its column. Interleaving the first half of the rows with the second half moves
-            # the highest bit to the end. After log2(height) rounds, row and column have changed places. Vectors shorter than a new row are joined, others cut.
+            # The bits of a value's place are those of its row, then those of its column.
+            # Interleaving the first half of the rows with the second half moves the highest bit to
+            # the end. After log2(height) rounds, row and column have changed places. Vectors
+            # shorter than a new row are joined, others cut.
             for _ in range(height.bit_length() - 1):
                 half, count = len(rows) // 2, rows[0].type.count
                 lanes = [lane for n in range(count) for lane in (n, count + n)]

@@ -1,1 +1,2 @@
-"""Compiled inner loops of codecs: compressed segmentation and Compresso. ``formats/precomputed`` checks the streams and calls them."""
+"""Compiled inner loops of codecs: compressed segmentation and Compresso. ``formats/precomputed``
+checks the streams and calls them."""

@@ -1,6 +1,8 @@
-"""Public functions for Blosc frames around bare LZ4 blocks: frames are added or removed without decoding.
+"""Public functions for Blosc frames around bare LZ4 blocks: frames are added or removed without
+decoding.
 
-A Blosc 1 frame of one block is a header of 24 bytes before an LZ4 block (c-blosc, ``README_CHUNK_FORMAT.rst``)::
+A Blosc 1 frame of one block is a header of 24 bytes before an LZ4 block (c-blosc,
+``README_CHUNK_FORMAT.rst``)::
 
     | 2 | 1 | flags | typesize | nbytes | block size | frame bytes | start of block 0: 20 | compressed bytes | LZ4 block |
       1   1     1        1         4          4             4                  4                     4        bytes, little-endian
@@ -39,8 +41,9 @@ def convert_chunks(
     places : ndarray of int64, shape (n, 2)
         First byte and size of each chunk.
     conversion : int
-        ``ADD_FRAMES`` to LZ4 blocks, ``REMOVE_FRAMES``, ``KEEP_BLOCKS`` or ``KEEP_FRAMES`` of LZ4 unchanged, or ``COPY`` for uncompressed chunks. Whatever
-        does not decode to ``nbytes`` must be decoded: the lengths in an LZ4 block are added up without decoding it.
+        ``ADD_FRAMES`` to LZ4 blocks, ``REMOVE_FRAMES``, ``KEEP_BLOCKS`` or ``KEEP_FRAMES`` of LZ4
+        unchanged, or ``COPY`` for uncompressed chunks. Whatever does not decode to ``nbytes`` must
+        be decoded: the lengths in an LZ4 block are added up without decoding it.
     nbytes, itemsize : int
         Decoded size of a chunk and of a value [bytes].
     out : ndarray of uint8
@@ -56,7 +59,8 @@ def convert_chunks(
     if len(places) and ((places < 0).any() or (places.sum(axis=1) > memory.size).any() or out.size < places[:, 1].sum() + FRAME_NBYTES * len(places)):
         raise ValueError("chunks lie outside of the memory")
     memory = memory.view()
-    memory.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
+    # always: numba compiles one loop for writeable and one for read-only arrays
+    memory.flags.writeable = False
     sizes = np.zeros(len(places), np.int64)
     count = blosc_frames_compiled.convert_chunks(memory, places, conversion, nbytes, itemsize, out, sizes)
     return sizes[:count]
@@ -72,7 +76,8 @@ def are_zero_outside(
     memory : ndarray of uint8
         Stored bytes.
     places : ndarray of int64, shape (n, 2)
-        First byte and size of each block, of LZ4 or uncompressed; the axes of its voxels are z, y, x.
+        First byte and size of each block, of LZ4 or uncompressed; the axes of its voxels are z, y,
+        x.
     boxes : ndarray of int64, shape (n, 6)
         Lowest voxel and end of the box in each block, along x, y, z.
     length, voxel_nbytes : int

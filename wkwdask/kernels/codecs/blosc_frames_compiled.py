@@ -29,12 +29,14 @@ def _get(source: Any, at: Any) -> Any:
 
 @helper
 def _has_one_block(source: Any, at: Any, size: Any, nbytes: Any) -> Any:
-    """Return whether a frame is one LZ4 block without shuffle: then only this block follows the header."""
+    """Return whether a frame is one LZ4 block without shuffle: then only this block follows the
+    header."""
     if size <= FRAME_NBYTES or source[at] < 1 or source[at] > 2 or source[at + 1] != 1:
         return False
     if source[at + 2] & ~np.uint8(NO_SPLIT_FLAG) != LZ4_FLAG or _get(source, at + 4) != nbytes or _get(source, at + 8) != nbytes:
         return False
-    # A block that is split, by the byte of a value, consists of several pieces with their own sizes. As many bytes as the values have are stored bytes.
+    # A block that is split, by the byte of a value, consists of several pieces with their own
+    # sizes. As many bytes as the values have are stored bytes.
     return _get(source, at + 12) == size and _get(source, at + 16) == FRAME_NBYTES - 4 and _get(source, at + 20) == size - FRAME_NBYTES != nbytes
 
 
@@ -59,14 +61,16 @@ def _is_zero_outside(blocks: Any, at: Any, box: Any, length: Any, voxel_nbytes: 
 
 @kernel
 def are_zero_outside(blocks: Any, boxes: Any, length: Any, voxel_nbytes: Any, results: Any) -> None:
-    """Report of each block, decoded one after another, whether all its bytes outside of a box are zero."""
+    """Report of each block, decoded one after another, whether all its bytes outside of a box are
+    zero."""
     for n in range(boxes.shape[0]):
         results[n] = _is_zero_outside(blocks, n * length**3 * voxel_nbytes, boxes[n], length, voxel_nbytes)
 
 
 @kernel
 def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, itemsize: Any, out: Any, sizes: Any) -> Any:
-    """Convert chunks one after another. Return the number of chunks before the first that must be decoded."""
+    """Convert chunks one after another. Return the number of chunks before the first that must be
+    decoded."""
     end = np.int64(0)
     for n in range(places.shape[0]):
         at, size = places[n, 0], places[n, 1]
@@ -82,7 +86,8 @@ def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, items
             at, size = at + FRAME_NBYTES, size - FRAME_NBYTES
             if is_zero_lz4(source, at, size, nbytes):
                 continue
-            if not is_lz4(source, at, size, nbytes, False):  # files may come from anywhere; the decoder reports what is wrong
+            if not is_lz4(source, at, size, nbytes, False):
+                # files may come from anywhere; the decoder reports what is wrong
                 return n
         elif conversion == KEEP_BLOCKS:
             if not is_lz4(source, at, size, nbytes, False):
@@ -93,7 +98,8 @@ def convert_chunks(source: Any, places: Any, conversion: Any, nbytes: Any, items
         else:
             if is_zero_lz4(source, at, size, nbytes):
                 continue
-            if size == nbytes or not is_lz4(source, at, size, nbytes, False):  # Blosc would take as many bytes for stored values
+            if size == nbytes or not is_lz4(source, at, size, nbytes, False):
+                # Blosc would take as many bytes for stored values
                 return n
             head = FRAME_NBYTES
             out[end], out[end + 1], out[end + 2], out[end + 3] = 2, 1, LZ4_FLAG | NO_SPLIT_FLAG, itemsize

@@ -1,12 +1,15 @@
-"""Compiled loops of the Compresso decoder (Matejek et al., Compresso: Efficient Compression of Segmentation Data for Connectomics, 2017).
+"""Compiled loops of the Compresso decoder (Matejek et al., Compresso: Efficient Compression of
+Segmentation Data for Connectomics, 2017).
 
-Compresso stores the borders between segments as a bitmap, and one id for each connected component between them. Decoding takes three steps::
+Compresso stores the borders between segments as a bitmap, and one id for each connected component
+between them. Decoding takes three steps::
 
     windows of the bitmap   ==>   components without borders   ==>   ids of border voxels
     . . # . .                     1 1 0 2 2                          5 5 5 9 9
     . . # . .                     1 1 0 2 2    ids = [5, 9]          5 5 5 9 9     from a neighbour, or from ``locations``
 
-Arrays have the shape (z, y, x) and are C-contiguous. Numbers of a stream are checked before they are used.
+Arrays have the shape (z, y, x) and are C-contiguous. Numbers of a stream are checked before they
+are used.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ _unsigned = np.uint64
 @kernel
 def decode_borders(windows: Any, values: Any, steps: Any, is_border: Any) -> Any:
     """Mark the border voxels. Return whether the windows are valid."""
-    # A window is the bitmap of a block of ``steps`` voxels, x fastest. ``values`` lists the distinct windows. An entry of ``windows`` is an index into it,
-    # shifted left by one; with the lowest bit set, it is the length of a run of ``values[0]`` (usually the window without borders).
+    # A window is the bitmap of a block of ``steps`` voxels, x fastest. ``values`` lists the
+    # distinct windows. An entry of ``windows`` is an index into it, shifted left by one; with the
+    # lowest bit set, it is the length of a run of ``values[0]`` (usually the window without
+    # borders).
     nz, ny, nx = is_border.shape
     step_x, step_y, step_z = steps
     grid_x, grid_y, grid_z = (nx + step_x - 1) // step_x, (ny + step_y - 1) // step_y, (nz + step_z - 1) // step_z
@@ -79,7 +84,8 @@ def _join(parents: Any, a: Any, b: Any) -> Any:
 
 @helper
 def _label_components(is_border: Any, z0: Any, z1: Any, labels: Any, parents: Any) -> Any:
-    """Label the connected components of some planes, with 0 on borders. Return the highest label; some labels are merged in ``parents``."""
+    """Label the connected components of some planes, with 0 on borders. Return the highest label;
+    some labels are merged in ``parents``."""
     _, ny, nx = is_border.shape
     last = 0
     for z in range(z0, z1):
@@ -93,7 +99,8 @@ def _label_components(is_border: Any, z0: Any, z1: Any, labels: Any, parents: An
                     up = np.int64(labels[z - z0, y - 1, x])
                     if label == 0:
                         label = up
-                    elif label != up and labels[z - z0, y - 1, x - 1] == 0:  # otherwise both were merged at that corner
+                    elif label != up and labels[z - z0, y - 1, x - 1] == 0:
+                        # otherwise both were merged at that corner
                         label = _join(parents, label, up)
                 if z > z0 and labels[z - z0 - 1, y, x] > 0:
                     below = np.int64(labels[z - z0 - 1, y, x])
@@ -110,15 +117,19 @@ def _label_components(is_border: Any, z0: Any, z1: Any, labels: Any, parents: An
 def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out: Any) -> Any:
     """Write the id of every voxel to ``out``. Return the broken part of the stream, or 0."""
     nz, ny, nx = is_border.shape
-    depth = nz if connectivity == 6 else 1  # planes in which components connect: with connectivity 4, each plane is separate
+    # planes in which components connect: with connectivity 4, each plane is separate
+    depth = nz if connectivity == 6 else 1
     labels = np.empty((depth, ny, nx), np.uint32)
-    max_labels = (nx + 1) // 2 * ny * depth + 1  # 0, and one for every other voxel of each row: neighbours along x share a label
+    # 0, and one for every other voxel of each row: neighbours along x share a label
+    max_labels = (nx + 1) // 2 * ny * depth + 1
     parents = np.empty(max_labels, np.int64)
     id_of = np.zeros(max_labels, np.uint64)
     used = 0
     for z0 in range(0, nz, depth):
         last = _label_components(is_border, z0, z0 + depth, labels, parents)
-        for label in range(1, last + 1):  # ids are stored in the order of the first voxels of components, which is that of their least labels
+        for label in range(1, last + 1):
+            # ids are stored in the order of the first voxels of components, which is that of their
+            # least labels
             root = _root(parents, label)
             if root == label:
                 if used >= ids.size:
@@ -138,9 +149,11 @@ def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out:
 
 @helper
 def _decode_borders(is_border: Any, locations: Any, connectivity: Any, out: Any) -> Any:
-    """Write the ids of border voxels. Return the number of locations used, -1 if one is impossible."""
-    # A border voxel takes the id of the first of its neighbours at -x, -y, -z that is no border. Without such a neighbour, the stream has a location:
-    # 0 to 5 name the neighbour at -x, +x, -y, +y, -z, +z; 6 announces an id that follows; 7 and more are the id itself plus 7.
+    """Write the ids of border voxels. Return the number of locations used, -1 if one is
+    impossible."""
+    # A border voxel takes the id of the first of its neighbours at -x, -y, -z that is no border.
+    # Without such a neighbour, the stream has a location: 0 to 5 name the neighbour at -x, +x, -y,
+    # +y, -z, +z; 6 announces an id that follows; 7 and more are the id itself plus 7.
     nz, ny, nx = is_border.shape
     used = 0
     for z in range(nz):

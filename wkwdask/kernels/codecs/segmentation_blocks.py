@@ -1,6 +1,8 @@
-"""Public functions for channels of compressed segmentation: each small block has a lookup table of ids, and packed indices into it.
+"""Public functions for channels of compressed segmentation: each small block has a lookup table of
+ids, and packed indices into it.
 
-``wkwdask.formats.precomputed.compressed_segmentation`` describes the format and checks everything that does not depend on single blocks.
+``wkwdask.formats.precomputed.compressed_segmentation`` describes the format and checks everything
+that does not depend on single blocks.
 """
 
 from __future__ import annotations
@@ -17,14 +19,18 @@ if TYPE_CHECKING:
     Vec3 = tuple[int, int, int]
 
 BITS, VALUES, TABLE, INDEX = 1, 2, 3, 4
-"""Faults of a block: its number of bits, the position of its indices, the position of its table, an index beyond its table."""
+"""Faults of a block: its number of bits, the position of its indices, the position of its table, an
+index beyond its table."""
 TABLES_FULL, WORDS_FULL = -1, -2
-"""Why a channel cannot be encoded: the header has no bits for the position of a table, or of indices."""
-_MAX_VALUES = 1 << 40  # more than a channel can store, yet its products with other sizes fit into 64 bits
+"""Why a channel cannot be encoded: the header has no bits for the position of a table, or of
+indices."""
+# more than a channel can store, yet its products with other sizes fit into 64 bits
+_MAX_VALUES = 1 << 40
 
 
 def decode_channel(words: npt.NDArray[np.uint32], start: int, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any], corner: Vec3) -> tuple[int, int]:
-    """Decode the part of one channel that lies inside an array. Return the index of a broken block and its fault, or (-1, 0)."""
+    """Decode the part of one channel that lies inside an array. Return the index of a broken block
+    and its fault, or (-1, 0)."""
     from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     if not out.size:
@@ -46,7 +52,8 @@ def max_words(shape: Vec3, block_size: Vec3, itemsize: int) -> int:
 
 
 def encode_channel(array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[np.uint32], start: int) -> int:
-    """Encode one channel from the word ``start`` on, and return its end, or ``TABLES_FULL`` or ``WORDS_FULL``."""
+    """Encode one channel from the word ``start`` on, and return its end, or ``TABLES_FULL`` or
+    ``WORDS_FULL``."""
     from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     shape = (array.shape[0], array.shape[1], array.shape[2])
@@ -55,19 +62,23 @@ def encode_channel(array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[n
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     flat, strides = flat_memory(array)
-    flat.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
+    # always: numba compiles one loop for writeable and one for read-only arrays
+    flat.flags.writeable = False
     memory = _scratch(shape, block_size, flat.dtype)
     return int(segmentation_blocks_compiled.encode_channel(flat, shape, strides, block_size, out, start, *memory))
 
 
 def _scratch(shape: Vec3, block_size: Vec3, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:
-    """Allocate the memory to encode a channel: codes of voxels, ranks of codes, values and their order, slots for values, slots for tables."""
+    """Allocate the memory to encode a channel: codes of voxels, ranks of codes, values and their
+    order, slots for values, slots for tables."""
     nx, ny, nz = (-(-n // edge) for n, edge in zip(shape, block_size, strict=True))
     most = min(block_size[0], shape[0]) * min(block_size[1], shape[1]) * min(block_size[2], shape[2])
-    # Padding has the code after all others, whose rank is 0: voxels of a block outside the chunk, and the unused bits of its last word.
+    # Padding has the code after all others, whose rank is 0: voxels of a block outside the chunk,
+    # and the unused bits of its last word.
     codes = np.full(block_size[0] * block_size[1] * block_size[2] + 32, most, np.int64)
     slots = np.full(2 << (most - 1).bit_length(), -1, np.int64)
-    tables = np.zeros((2 << (nx * ny * nz - 1).bit_length(), 2), np.int64)  # start of a table, and its number of values
+    # start of a table, and its number of values
+    tables = np.zeros((2 << (nx * ny * nz - 1).bit_length(), 2), np.int64)
     return codes, np.zeros(most + 1, np.uint32), np.empty(most, dtype), np.empty(most, np.int64), slots, tables
 
 

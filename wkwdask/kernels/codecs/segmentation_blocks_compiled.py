@@ -1,12 +1,13 @@
-"""Compiled loops of ``segmentation_blocks``. Layout of a channel, in 32-bit words (neuroglancer, ``sliceview/compressed_segmentation/README.md``)::
+"""Compiled loops of ``segmentation_blocks``. Layout of a channel, in 32-bit words (neuroglancer,
+``sliceview/compressed_segmentation/README.md``)::
 
     | header of block 0 | header of block 1 | ... | indices 0 | table 0 | indices 1 | table 1 | ...
       2 words each                                  packed      ids       a block with the table of an earlier one refers to that
 
     header   bits 0-23 start of the table, bits 24-31 bits of an index; second word: start of the indices
 
-Arrays (x, y, z) arrive as a flat view of their memory with shape and strides in elements. Indices into flat memory are unsigned: a signed one could be
-negative, and the code for that is slower.
+Arrays (x, y, z) arrive as a flat view of their memory with shape and strides in elements. Indices
+into flat memory are unsigned: a signed one could be negative, and the code for that is slower.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ BITS, VALUES, TABLE, INDEX = 1, 2, 3, 4
 TABLES_FULL, WORDS_FULL = -1, -2
 _MAX_TABLE = 1 << 24  # 24 bits of a header hold the position of the table
 _MAX_VALUES = 1 << 32  # 32 bits hold the position of the indices
-_HASH = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, 6.4)
-_GAPS = (1750, 701, 301, 132, 57, 23, 10, 4, 1)  # for Shell's sort (Ciura, Best Increments for the Average Case of Shellsort, 2001)
+# 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, 6.4)
+_HASH = 0x9E3779B97F4A7C15
+# for Shell's sort (Ciura, Best Increments for the Average Case of Shellsort, 2001)
+_GAPS = (1750, 701, 301, 132, 57, 23, 10, 4, 1)
 _unsigned = np.uint64
 
 
 @helper
 def _loop_order(lengths: Any, is_z_fastest: Any) -> Any:
-    """Return three lengths with the axis of the innermost loop first: x, or z if it is closer together in memory."""
+    """Return three lengths with the axis of the innermost loop first: x, or z if it is closer
+    together in memory."""
     if is_z_fastest:
         return lengths[2], lengths[1], lengths[0]
     return lengths[0], lengths[1], lengths[2]
@@ -44,7 +48,8 @@ def _label(words: Any, at: Any, out: Any) -> Any:
 
 @helper
 def _unpack(words: Any, values: Any, bits: Any, table: Any, table_len: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> Any:
-    """Look up the voxels of a box inside a block; the first axis is the innermost loop. Return whether all indices lie inside the table."""
+    """Look up the voxels of a box inside a block; the first axis is the innermost loop. Return
+    whether all indices lie inside the table."""
     mask = _unsigned((1 << bits) - 1)
     width, per_label = _unsigned(bits), _unsigned(out.itemsize // 4)
     values, table, table_len = _unsigned(values), _unsigned(table), _unsigned(table_len)
@@ -65,8 +70,10 @@ def _unpack(words: Any, values: Any, bits: Any, table: Any, table_len: Any, out:
 
 @helper
 def _unpack_words(words: Any, values: Any, bits: Any, labels: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> None:
-    """Look up the voxels of a box, for indices of at most 4 bits, a table with a label for each index, and rows that lie inside one word."""
-    # No index needs a check, and a row needs one word. One of two or four labels is selected, not loaded: LLVM vectorizes selections.
+    """Look up the voxels of a box, for indices of at most 4 bits, a table with a label for each
+    index, and rows that lie inside one word."""
+    # No index needs a check, and a row needs one word. One of two or four labels is selected, not
+    # loaded: LLVM vectorizes selections.
     width, values = _unsigned(bits), _unsigned(values)
     one, two = _unsigned(1), _unsigned(2)
     count, step = _unsigned(counts[0]), _unsigned(steps[0])
@@ -102,7 +109,8 @@ def _fill(value: Any, out: Any, counts: Any, to: Any, steps: Any) -> None:
 
 @kernel
 def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_per_block: Any, out: Any, out_shape: Any, strides: Any, corner: Any) -> Any:
-    """Decode the part of a channel that lies inside the array. Return (broken block or -1, its fault)."""
+    """Decode the part of a channel that lies inside the array. Return (broken block or -1, its
+    fault)."""
     bx, by, bz = block_size
     grid_x, grid_y = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by
     low = (max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2]))
@@ -123,7 +131,9 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                 block = gx + grid_x * (gy + grid_y * gz)
                 header = np.int64(words[start + 2 * block])
                 bits, table, values = header >> 24, header & 0xFFFFFF, np.int64(words[start + 2 * block + 1])
-                table_len = (size - table) // per_label  # an upper limit, up to the end of the data: the format does not store the length of a table
+                # an upper limit, up to the end of the data: the format does not store the length of
+                # a table
+                table_len = (size - table) // per_label
                 if bits > 32 or bits & (bits - 1):
                     return block, BITS
                 if table > size or table_len < 1:
@@ -149,9 +159,11 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
 
 @helper
 def _collect(array: Any, counts: Any, at: Any, steps: Any, block_steps: Any, codes: Any, seen: Any, slots: Any, first_code: Any) -> Any:
-    """Number the distinct values of a box by their first appearance. Return how many there are. The first axis is the innermost loop."""
-    # ``slots`` is a hash table that is never cleared. A slot holds ``first_code`` plus the number of its value, and ``first_code`` grows from block to block:
-    # a smaller entry was left by an earlier block and counts as free.
+    """Number the distinct values of a box by their first appearance. Return how many there are. The
+    first axis is the innermost loop."""
+    # ``slots`` is a hash table that is never cleared. A slot holds ``first_code`` plus the number
+    # of its value, and ``first_code`` grows from block to block: a smaller entry was left by an
+    # earlier block and counts as free.
     shift = _unsigned(64)
     n = slots.size
     while n > 1:
@@ -240,7 +252,8 @@ def _write_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
 
 @helper
 def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> Any:
-    """Return the slot of an equal table, or the empty slot where this one belongs. Tables are written once and shared by blocks."""
+    """Return the slot of an equal table, or the empty slot where this one belongs. Tables are
+    written once and shared by blocks."""
     key = _unsigned(num_seen)
     for i in range(num_seen):
         key = (key ^ _unsigned(seen[i])) * _unsigned(_HASH)
@@ -256,7 +269,8 @@ def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> 
 def encode_channel(
     array: Any, shape: Any, strides: Any, block_size: Any, out: Any, start: Any, codes: Any, ranks: Any, seen: Any, order: Any, slots: Any, tables: Any
 ) -> Any:
-    """Encode a channel. Return its end, or why it cannot be encoded. Arguments after ``start`` are scratch memory; see ``segmentation_blocks``."""
+    """Encode a channel. Return its end, or why it cannot be encoded. Arguments after ``start`` are
+    scratch memory; see ``segmentation_blocks``."""
     bx, by, bz = block_size
     grid_x, grid_y, grid_z = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by, (shape[2] + bz - 1) // bz
     num_blocks, num_values, most = grid_x * grid_y * grid_z, bx * by * bz, seen.size

@@ -1,1 +1,2 @@
-"""Labels of segmentations: connected components, statistics of each label, counts of values, maps of ids."""
+"""Labels of segmentations: connected components, statistics of each label, counts of values, maps
+of ids."""

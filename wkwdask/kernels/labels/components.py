@@ -1,7 +1,7 @@
 """Public functions for connected components: in one array, and between adjacent arrays.
 
-Equal neighbouring voxels that are not zero are connected. With connectivity 6, neighbours share a face; with 18, a face or an edge; with 26, a face, an edge or
-a corner.
+Equal neighbouring voxels that are not zero are connected. With connectivity 6, neighbours share a
+face; with 18, a face or an edge; with 26, a face, an edge or a corner.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def label_brick(
 ) -> tuple[npt.NDArray[np.uint32], int, npt.NDArray[np.int64]]:
     """Label the components of an array from 1 on; those that touch an open face come first.
 
-    ``is_open`` marks the faces of the array, low and high along x, y, z, beyond which the volume continues. Returns the labels, the number of components that
-    touch an open face, and the voxels of each component. See ``components_compiled`` for the method.
+    ``is_open`` marks the faces of the array, low and high along x, y, z, beyond which the volume
+    continues. Returns the labels, the number of components that touch an open face, and the voxels
+    of each component. See ``components_compiled`` for the method.
 
     Examples
     --------
@@ -47,7 +48,8 @@ def label_brick(
 def pair_faces(
     low: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], high: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], connectivity: int
 ) -> npt.NDArray[np.int64]:
-    """Return the pairs of connected components of two adjacent planes, each a plane of nodes and one of values; the high plane has a border of 1."""
+    """Return the pairs of connected components of two adjacent planes, each a plane of nodes and
+    one of values; the high plane has a border of 1."""
     from wkwdask.kernels.labels.components_compiled import join_faces
 
     most_steps = CONNECTIVITIES.index(connectivity)

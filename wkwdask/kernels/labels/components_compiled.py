@@ -1,7 +1,8 @@
 """Compiled loops of ``components``.
 
-The nodes are runs of equal voxels along x, not voxels: there are far fewer of them. A scan in the order of memory joins the runs of each row with those of the
-rows before it, by union-find. Four of the eight neighbouring rows come before a row; the others see it later::
+The nodes are runs of equal voxels along x, not voxels: there are far fewer of them. A scan in the
+order of memory joins the runs of each row with those of the rows before it, by union-find. Four of
+the eight neighbouring rows come before a row; the others see it later::
 
         z - 1              z
     +---+---+---+    +---+---+---+
@@ -9,7 +10,8 @@ rows before it, by union-find. Four of the eight neighbouring rows come before a
     +---+---+---+    +---+---+---+     d     neighbours along y and z: connectivity 18, 26
      y-1  y  y+1      y-1  y  y+1
 
-Runs of two rows touch if they overlap along x. A diagonal neighbour may also lie one voxel beyond the end of a run: its ``reach`` is then 1.
+Runs of two rows touch if they overlap along x. A diagonal neighbour may also lie one voxel beyond
+the end of a run: its ``reach`` is then 1.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def _unite(parent: Any, a: Any, b: Any) -> None:
 
 @helper
 def _count_runs(planes: Any, first: Any) -> Any:
-    """Count the runs that are not zero. ``first[row]`` becomes the first run of a row, ``first[-1]`` the number of runs."""
+    """Count the runs that are not zero. ``first[row]`` becomes the first run of a row,
+    ``first[-1]`` the number of runs."""
     depth, height, width = planes.shape
     total = 0
     for z in range(depth):
@@ -85,7 +88,8 @@ def _find_runs(planes: Any, begin: Any, end: Any) -> None:
 @helper
 def _join_rows(parent: Any, begin: Any, end: Any, value: Any, p: Any, last_p: Any, q: Any, last_q: Any, reach: Any) -> None:
     """Join the touching runs of two rows, p and q, that have equal values; ``reach`` is 0 or 1."""
-    # Both rows list their runs in ascending order, so one pass merges them: the run that ends first is done.
+    # Both rows list their runs in ascending order, so one pass merges them: the run that ends first
+    # is done.
     #
     #   row p    [--5--]   [---7---]
     #   row q       [----5----][-7-]     p0 q0 touch and join; p0 ends first; p1 q0 touch but differ; q0 ends first; p1 q1 join
@@ -102,7 +106,8 @@ def _join_rows(parent: Any, begin: Any, end: Any, value: Any, p: Any, last_p: An
             elif end[q] < end[p]:
                 q += 1
             else:
-                # Both end at the same x. With reach 1, each may touch the next run of the other row at its corner:
+                # Both end at the same x. With reach 1, each may touch the next run of the other row
+                # at its corner:
                 #
                 #   row p    [--5--]
                 #   row q    [--3--][--5--]
@@ -117,7 +122,8 @@ def _join_rows(parent: Any, begin: Any, end: Any, value: Any, p: Any, last_p: An
 
 @kernel
 def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> Any:
-    """Label an array (z, y, x). Return the number of components, of components that touch an open face, and the voxels of each."""
+    """Label an array (z, y, x). Return the number of components, of components that touch an open
+    face, and the voxels of each."""
     depth, height, width = planes.shape
     first = np.empty(depth * height + 1, np.int64)
     num_runs = _count_runs(planes, first)
@@ -126,8 +132,10 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
     _find_runs(planes, begin, end)
     value = np.empty(num_runs, planes.dtype)
     parent = np.empty(num_runs, np.int32)
-    reach_one = 0 if connectivity == 6 else 1  # of rows that differ in y or in z: with reach, an edge
-    reach_two = 1 if connectivity == 26 else 0  # of rows that differ in both: an edge; with reach, a corner
+    # of rows that differ in y or in z: with reach, an edge
+    reach_one = 0 if connectivity == 6 else 1
+    # of rows that differ in both: an edge; with reach, a corner
+    reach_two = 1 if connectivity == 26 else 0
     for z in range(depth):
         for y in range(height):
             row = z * height + y
@@ -147,7 +155,8 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
                 if connectivity != 6 and y + 1 < height:
                     _join_rows(parent, begin, end, value, low, high, first[other + 1], first[other + 2], reach_two)
 
-    # Mark the roots of components that touch an open face. These may continue in a neighbouring brick.
+    # Mark the roots of components that touch an open face. These may continue in a neighbouring
+    # brick.
     touches = np.zeros(num_runs, np.bool_)
     for z in range(depth):
         for y in range(height):
@@ -158,7 +167,8 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
                 if is_edge or (begin[n] == 0 and is_open[0, 0]) or (end[n] == width and is_open[0, 1]):
                     touches[parent[n]] = True
 
-    # Number the components: touching ones first, so that a neighbour needs to hold only the first ``num_touching`` labels.
+    # Number the components: touching ones first, so that a neighbour needs to hold only the first
+    # ``num_touching`` labels.
     num_touching = 0
     count = 0
     for n in range(num_runs):
@@ -176,7 +186,8 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
             label[n] = next_other
             next_other += 1
         else:
-            label[n] = label[parent[n]]  # the root is the least run of its set, so it has its label already
+            # the root is the least run of its set, so it has its label already
+            label[n] = label[parent[n]]
         sizes[label[n] - 1] += end[n] - begin[n]
 
     for z in range(depth):
@@ -193,9 +204,11 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
 
 @kernel
 def join_faces(low_nodes: Any, low_values: Any, high_nodes: Any, high_values: Any, most_steps: Any, pairs: Any) -> Any:
-    """Pair the nodes of two planes that face each other. Return the number of rows written to ``pairs``."""
-    # The high plane has a border of one voxel, so every diagonal neighbour exists. Nodes below 0 are background. Neighbouring voxels mostly repeat a pair:
-    # skipping the last pair keeps ``pairs`` short, but not free of duplicates.
+    """Pair the nodes of two planes that face each other. Return the number of rows written to
+    ``pairs``."""
+    # The high plane has a border of one voxel, so every diagonal neighbour exists. Nodes below 0
+    # are background. Neighbouring voxels mostly repeat a pair: skipping the last pair keeps
+    # ``pairs`` short, but not free of duplicates.
     height, width = low_nodes.shape
     n = 0
     for dv in range(-1, 2):
@@ -225,7 +238,8 @@ def unite_pairs(parent: Any, pairs: Any) -> None:
 def flatten_sets(parent: Any) -> None:
     """Make each node point to its root."""
     for n in range(len(parent)):
-        parent[n] = parent[parent[n]]  # a parent is never larger than its node, and all smaller nodes point to their roots already
+        # a parent is never larger than its node, and all smaller nodes point to their roots already
+        parent[n] = parent[parent[n]]
 
 
 @kernel

@@ -1,6 +1,7 @@
 """Statistics of each label in a segmentation, collected box by box with one compiled call per box.
 
-Sums of integers are exact for volumes of any size: they have two limbs, of 32 and 64 bits. Memory grows with the number of labels only.
+Sums of integers are exact for volumes of any size: they have two limbs, of 32 and 64 bits. Memory
+grows with the number of labels only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 
 _INITIAL_CAPACITY = 256
 _LIMB = (1 << LIMB_BITS) - 1
-_EXACT_ITEMSIZE = 2  # squares of 32-bit values: the sum of some 10^9 voxels would overflow both limbs
+# squares of 32-bit values: the sum of some 10^9 voxels would overflow both limbs
+_EXACT_ITEMSIZE = 2
 
 
 def has_exact_sums(dtype: np.dtype[Any]) -> bool:
-    """Return whether the sums of a type's values are exact integers, which holds for 8 and 16 bits; other sums are float64."""
+    """Return whether the sums of a type's values are exact integers, which holds for 8 and 16 bits;
+    other sums are float64."""
     return dtype.kind in "iu" and dtype.itemsize <= _EXACT_ITEMSIZE
 
 
@@ -33,10 +36,12 @@ class LabelRows(NamedTuple):
     labels: npt.NDArray[Any]
     """Shape (n,)."""
     extents: npt.NDArray[np.int64]
-    """Voxels, extent and sums of coordinates, shape (n, 13), with the columns of ``labels.layout``."""
+    """Voxels, extent and sums of coordinates, shape (n, 13), with the columns of
+    ``labels.layout``."""
     totals: npt.NDArray[Any]
-    """Sums of the values of a second layer. If exact: int64, shape (c, n, 4), two limbs of the sum and two of the sum of squares. Otherwise: float64, shape
-    (c, n, 3), the number of values, their sum, and the sum of their squared distances from the mean."""
+    """Sums of the values of a second layer. If exact: int64, shape (c, n, 4), two limbs of the sum
+    and two of the sum of squares. Otherwise: float64, shape (c, n, 3), the number of values, their
+    sum, and the sum of their squared distances from the mean."""
     extremes: npt.NDArray[Any]
     """Least and greatest value of the second layer, shape (c, n, 2), of the layer's type."""
 
@@ -56,7 +61,8 @@ class LabelRows(NamedTuple):
 
 
 class LabelTable:
-    """Collect the statistics of labels from many boxes: a hash table of labels, and one row of statistics for each."""
+    """Collect the statistics of labels from many boxes: a hash table of labels, and one row of
+    statistics for each."""
 
     def __init__(self, dtype: np.dtype[Any], value_dtype: np.dtype[Any] | None = None, num_channels: int = 0, *, ignore_zero: bool = True) -> None:
         self._dtype, self._ignore_zero = dtype, ignore_zero
@@ -102,7 +108,8 @@ class LabelTable:
             add(flat[channel:], values.shape[1], step, rows, stops, totals, extremes)
 
     def _extend_totals(self) -> None:
-        """Extend totals and extremes to the capacity of the table, which the compiled loops may have grown."""
+        """Extend totals and extremes to the capacity of the table, which the compiled loops may
+        have grown."""
         before, capacity = self._totals.shape[1], len(self._keys)
         if before == capacity:
             return
@@ -110,7 +117,8 @@ class LabelTable:
         self._totals = np.concatenate([self._totals, np.zeros((len(self._totals), more, self._totals.shape[2]), self._totals.dtype)], axis=1)
         least, greatest = _limits(self._value_dtype)
         unset = np.empty((len(self._extremes), more, 2), self._value_dtype)
-        unset[..., 0], unset[..., 1] = greatest, least  # any value is less than the first and greater than the second
+        # any value is less than the first and greater than the second
+        unset[..., 0], unset[..., 1] = greatest, least
         self._extremes = np.concatenate([self._extremes, unset], axis=1)
 
     def merge(self, rows: LabelRows) -> None:
@@ -145,7 +153,8 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 def _merged_limbs(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    # Columns: sum, upper limb of the sum, squares, upper limb of the squares. The carry of each lower limb moves up.
+    # Columns: sum, upper limb of the sum, squares, upper limb of the squares. The carry of each
+    # lower limb moves up.
     merged = ours + theirs
     merged[..., 1::2] += merged[..., ::2] >> LIMB_BITS
     merged[..., ::2] &= _LIMB
@@ -153,7 +162,8 @@ def _merged_limbs(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) ->
 
 
 def _merged_moments(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Merge counts, sums and squared distances (Chan, Golub, LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances)."""
+    """Merge counts, sums and squared distances (Chan, Golub, LeVeque: Updating Formulae and a
+    Pairwise Algorithm for Computing Sample Variances)."""
     merged = ours + theirs
     both = ours[..., 0] > 0
     (na, sa, _), (nb, sb, _) = np.moveaxis(ours[both], -1, 0), np.moveaxis(theirs[both], -1, 0)

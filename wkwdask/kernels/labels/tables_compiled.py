@@ -1,6 +1,8 @@
-"""Compiled loops of ``tables``: voxels go run by run along x, and each run is looked up once in a hash table with open addressing.
+"""Compiled loops of ``tables``: voxels go run by run along x, and each run is looked up once in a
+hash table with open addressing.
 
-Arrays are flat memory, x fastest. Callers have checked all bounds. A table is four values, which travel together:
+Arrays are flat memory, x fastest. Callers have checked all bounds. A table is four values, which
+travel together:
 
 - ``slots``: row of the label in each hash slot, or -1; a power of two, twice the capacity
 - ``keys``: label of each row
@@ -19,16 +21,19 @@ from wkwdask.kernels.labels.layout import COUNT, HIGH, LIMB_BITS, LOW, NUM_COLUM
 
 _FREE = -1
 _LIMB = (1 << LIMB_BITS) - 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplier: neighbouring labels go to slots far apart
+# Knuth's multiplier: neighbouring labels go to slots far apart
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _unsigned = np.uint64
 _FARTHEST = np.int64((1 << 63) - 1)
 
-# Tables grow before a hot loop, to hold every label that the loop may find. If a loop could replace its arrays, numba would count references in it.
+# Tables grow before a hot loop, to hold every label that the loop may find. If a loop could replace
+# its arrays, numba would count references in it.
 
 
 @helper
 def _find(key: Any, slots: Any, keys: Any) -> Any:
-    """Return the slot of a label, or the free slot where it belongs. At most half of the slots are taken, so the search ends."""
+    """Return the slot of a label, or the free slot where it belongs. At most half of the slots are
+    taken, so the search ends."""
     mask = _unsigned(slots.size - 1)
     hashed = key * _GOLDEN
     slot = (hashed ^ hashed >> _unsigned(32)) & mask
@@ -39,7 +44,8 @@ def _find(key: Any, slots: Any, keys: Any) -> Any:
 
 @helper
 def _grown(slots: Any, keys: Any, extents: Any, used: Any) -> Any:
-    """Return the table with twice the capacity. Rows keep their numbers; only the slots are computed again."""
+    """Return the table with twice the capacity. Rows keep their numbers; only the slots are
+    computed again."""
     more_slots = np.full(2 * slots.size, _FREE, np.int64)
     more_keys = np.empty(2 * keys.size, np.uint64)
     more_extents = np.empty((2 * keys.size, NUM_COLUMNS), np.int64)
@@ -99,7 +105,8 @@ def _add_extent(extents: Any, row: Any, other: Any, n: Any) -> None:
 
 @kernel
 def add_rows(labels: Any, other: Any, slots: Any, keys: Any, extents: Any, used: Any, rows: Any) -> Any:
-    """Add the rows of another table, and write the row of each to ``rows``. Return the table, which may have grown."""
+    """Add the rows of another table, and write the row of each to ``rows``. Return the table, which
+    may have grown."""
     for n in range(_unsigned(labels.size)):
         key = _unsigned(labels[n])
         slot = _find(key, slots, keys)
@@ -115,8 +122,10 @@ def add_rows(labels: Any, other: Any, slots: Any, keys: Any, extents: Any, used:
 
 @helper
 def _list_runs(line: Any, stops: Any) -> Any:
-    """Write the ends of the runs of a line to ``stops``, and return their number. ``stops`` is one longer than the line."""
-    # No branch, which the processor could not predict at the borders of labels: each position is written, and the count decides whether it stays.
+    """Write the ends of the runs of a line to ``stops``, and return their number. ``stops`` is one
+    longer than the line."""
+    # No branch, which the processor could not predict at the borders of labels: each position is
+    # written, and the count decides whether it stays.
     count, width = np.int64(0), line.size
     for x in range(_unsigned(width - 1)):
         stops[_unsigned(count)] = x + _unsigned(1)
@@ -128,7 +137,7 @@ def _list_runs(line: Any, stops: Any) -> Any:
 @helper
 def _add_line(
     line: Any, stops: Any, corner: Any, y: Any, z: Any, ignore_zero: Any, slots: Any, keys: Any, extents: Any, used: Any, run_rows: Any, records: Any
-) -> Any:  # fmt: skip
+) -> Any:
     x = 0
     for run in range(_unsigned(stops.size)):
         value, stop, row = line[_unsigned(x)], stops[run], np.int64(_FREE)
@@ -147,12 +156,12 @@ def _add_line(
 
 
 @kernel
-def add_voxels(
-    labels: Any, shape: Any, corner: Any, ignore_zero: Any, slots: Any, keys: Any, extents: Any, used: Any, run_rows: Any, run_stops: Any
-) -> Any:  # fmt: skip
-    """Add the voxels of a box. Return the table, which may have grown, and the number of recorded runs.
+def add_voxels(labels: Any, shape: Any, corner: Any, ignore_zero: Any, slots: Any, keys: Any, extents: Any, used: Any, run_rows: Any, run_stops: Any) -> Any:
+    """Add the voxels of a box. Return the table, which may have grown, and the number of recorded
+    runs.
 
-    Runs are recorded if ``run_rows`` has room for them, for the values of a second layer. A run of ignored zeros is recorded with the row -1.
+    Runs are recorded if ``run_rows`` has room for them, for the values of a second layer. A run of
+    ignored zeros is recorded with the row -1.
     """
     width, height, depth = shape
     num_runs = 0
@@ -172,13 +181,16 @@ def add_voxels(
     return slots, keys, extents, used, num_runs
 
 
-# --- values of a second layer, over the same runs -----------------------------------------------------------------------------------
+# --- values of a second layer, over the same runs
+# -----------------------------------------------------------------------------------
 
 
 @kernel
 def add_integers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any) -> None:
-    """Add values of up to 16 bits: exact sums of the values and of their squares, in two limbs each."""
-    # ``line`` is the first voxel of the current line, ``begin`` the first x of the current run; a run that ends at ``width`` ends its line.
+    """Add values of up to 16 bits: exact sums of the values and of their squares, in two limbs
+    each."""
+    # ``line`` is the first voxel of the current line, ``begin`` the first x of the current run; a
+    # run that ends at ``width`` ends its line.
     line, begin = 0, 0
     for run in range(run_rows.size):
         run_row, stop = run_rows[run], run_stops[run]
@@ -208,9 +220,11 @@ def add_integers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: A
 
 @kernel
 def add_numbers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any) -> None:
-    """Add values of any type as float64: their number, their sum, and the sum of their squared distances from the mean."""
-    # The moments of a run are taken relative to its first value: squares of the values themselves would lose the variance of large, similar values. Then
-    # they are merged into those of the label (see ``_merged_moments`` in ``tables``).
+    """Add values of any type as float64: their number, their sum, and the sum of their squared
+    distances from the mean."""
+    # The moments of a run are taken relative to its first value: squares of the values themselves
+    # would lose the variance of large, similar values. Then they are merged into those of the label
+    # (see ``_merged_moments`` in ``tables``).
     line, begin = 0, 0
     for run in range(run_rows.size):
         run_row, stop = run_rows[run], run_stops[run]

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: npt.NDArray[Any], out: npt.NDArray[Any], *, keeps: bool) -> int | None:
-    """Map the ids of an array into ``out``. Return the first kept id that ``out`` cannot hold; None if all fit.
+    """Map the ids of an array into ``out``. Return the first kept id that ``out`` cannot hold; None
+    if all fit.
 
-    ``keys`` are ascending ids and ``values`` their targets; without keys, ``values`` is indexed by id. Other ids stay if ``keeps`` is set, else become 0.
+    ``keys`` are ascending ids and ``values`` their targets; without keys, ``values`` is indexed by
+    id. Other ids stay if ``keeps`` is set, else become 0.
 
     Examples
     --------
@@ -29,20 +31,29 @@ def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: 
     flat, flat_out = ids.ravel("K"), out.ravel("K")
     if not flat.size:
         return None
-    # The table has no negative ids. As unsigned bits they lie above ``last``, where nothing is looked up.
+    # The table has no negative ids. As unsigned bits they lie above ``last``, where nothing is
+    # looked up.
     last, is_dense = np.iinfo(ids.dtype).max, keys is None and len(values) > 0
     if is_dense:
         last = min(last, len(values) - 1)
     max_kept = 2**64 - 1 if ids.dtype == out.dtype else min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max)
     no_keys = np.zeros(0, np.uint64)
     index = values_compiled.map_ids(
-        flat.view(f"u{flat.itemsize}"), no_keys if keys is None else keys, values.view(f"u{values.itemsize}"), is_dense, np.uint64(last), keeps,
-        np.uint64(max_kept), flat_out.view(f"u{flat_out.itemsize}"),
-    )  # fmt: skip
+        flat.view(f"u{flat.itemsize}"),
+        no_keys if keys is None else keys,
+        values.view(f"u{values.itemsize}"),
+        is_dense,
+        np.uint64(last),
+        keeps,
+        np.uint64(max_kept),
+        flat_out.view(f"u{flat_out.itemsize}"),
+    )
     return None if index < 0 else int(flat[index])
 
 
-_LANES = 4  # neighbouring voxels are often equal: with a single counter, each increment would wait for the one before
+# neighbouring voxels are often equal: with a single counter, each increment would wait for the one
+# before
+_LANES = 4
 
 
 def is_counted(dtype: np.dtype[Any]) -> bool:
@@ -71,4 +82,5 @@ def count_values(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     counts = np.zeros((_LANES, num_values), np.int64)
     values_compiled.count_values(values.view(UNSIGNED[values.itemsize]), counts)
     totals = counts.sum(axis=0)
-    return np.roll(totals, num_values // 2) if values.dtype.kind == "i" else totals  # as bits, negative values come last
+    # as bits, negative values come last
+    return np.roll(totals, num_values // 2) if values.dtype.kind == "i" else totals

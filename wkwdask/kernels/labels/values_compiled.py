@@ -8,7 +8,9 @@ import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
 
-_SLOTS = 4096  # ids cached by ``map_ids``: a table of millions of ids does not fit into the cache of a core, recent ids do
+# ids cached by ``map_ids``: a table of millions of ids does not fit into the cache of a core,
+# recent ids do
+_SLOTS = 4096
 
 
 @helper
@@ -26,8 +28,10 @@ def _first_not_less(keys: Any, key: Any) -> Any:
 
 @kernel
 def map_ids(ids: Any, keys: Any, values: Any, is_dense: Any, last: Any, keeps: Any, max_kept: Any, out: Any) -> Any:
-    """Map ids; see ``values.map_ids``. Return the index of the first kept id larger than ``max_kept``, -1 if there is none."""
-    # A direct-mapped cache of recent ids. Most voxels do not even reach it, as they equal the voxel before.
+    """Map ids; see ``values.map_ids``. Return the index of the first kept id larger than
+    ``max_kept``, -1 if there is none."""
+    # A direct-mapped cache of recent ids. Most voxels do not even reach it, as they equal the voxel
+    # before.
     is_cached = np.zeros(_SLOTS, np.bool_)
     cached_ids = np.empty(_SLOTS, np.uint64)
     cached_values = np.empty(_SLOTS, np.uint64)

@@ -1,1 +1,2 @@
-"""Windows of voxels: reduce them for pyramids, and repeat voxels for upsampling. Start in ``reduce``."""
+"""Windows of voxels: reduce them for pyramids, and repeat voxels for upsampling. Start in
+``reduce``."""

@@ -1,4 +1,5 @@
-"""Public functions for windows of voxels: reduce each window to one voxel of the next coarser mag, or repeat each voxel in a finer mag.
+"""Public functions for windows of voxels: reduce each window to one voxel of the next coarser mag,
+or repeat each voxel in a finer mag.
 
 Numeric rules:
 
@@ -7,9 +8,11 @@ Numeric rules:
 - The median of an even count is the mean of the two middle values, rounded toward zero.
 - The mode of a tie is the smallest value.
 - Nearest is the lowest voxel of the window inside the box.
-- NaN propagates in mean, median, min and max. The mode ignores it unless the window holds nothing else.
+- NaN propagates in mean, median, min and max. The mode ignores it unless the window holds nothing
+  else.
 - Half floats are reduced as float32, and each result is rounded once. Bool has the mode alone.
-- With ``ignore_zero``, these rules hold for the voxels that are not zero (-0.0 is zero, NaN is not). A window of zeros becomes zero.
+- With ``ignore_zero``, these rules hold for the voxels that are not zero (-0.0 is zero, NaN is
+  not). A window of zeros becomes zero.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ BOOL_METHOD: Method = "mode"
 _Vec3 = tuple[int, int, int]
 
 _LANES = 256  # windows that are sorted side by side: a few vector registers of values of any type
-_SORTED_NBYTES = 1 << 18  # memory of the values of these windows: it fits into the L2 cache of a core
+# memory of the values of these windows: it fits into the L2 cache of a core
+_SORTED_NBYTES = 1 << 18
 _FEWEST_LANES = 64
 
 
@@ -129,14 +133,17 @@ _Part = tuple[_Segment, ...]  # one segment along each of x, y, z
 
 @lru_cache(maxsize=256)  # chunks of a volume come with the same few shapes
 def _parts(shape: _Vec3, factor: _Vec3, low: _Vec3, high: _Vec3) -> tuple[_Part, ...]:
-    """Split the windows of an array into parts whose windows all have the same extent inside the box: at most 3 along each axis, 27 in all."""
+    """Split the windows of an array into parts whose windows all have the same extent inside the
+    box: at most 3 along each axis, 27 in all."""
     ends = zip(low, high, shape, factor, strict=True)
     return tuple(product(*(_segments(max(int(a), 0), min(int(b), n), f) for a, b, n, f in ends)))
 
 
 def _segments(low: int, high: int, factor: int) -> list[_Segment]:
-    """Split the windows of an axis that contain voxels of [low, high): the two cut by its ends, and the whole ones between them."""
-    # Windows are anchored at voxel 0, not at the box. So the ends of a box may cut the first and the last window, which then reduce fewer voxels. Factor 4:
+    """Split the windows of an axis that contain voxels of [low, high): the two cut by its ends, and
+    the whole ones between them."""
+    # Windows are anchored at voxel 0, not at the box. So the ends of a box may cut the first and
+    # the last window, which then reduce fewer voxels. Factor 4:
     #
     #   voxels    0   1   2   3 | 4   5   6   7 | 8   9  10  11 |12  13  14  15
     #   box               [-----------------------------------------)
@@ -223,7 +230,8 @@ class Lanes(NamedTuple):
 def _compiled(source: npt.NDArray[Any], method: str, part: _Part, out: npt.NDArray[Any], at: Sequence[int], *, ignore_zero: bool) -> None:
     windows, first_voxel, first_result = _layout(source.shape, out.shape, part, tuple(at))
     voxels = source.reshape(-1, order="F")[first_voxel:]
-    voxels.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
+    # always: numba compiles one loop for writeable and one for read-only arrays
+    voxels.flags.writeable = False
     results = out.reshape(-1, order="F")[first_result:]
     is_whole = all(segment.extent == segment.factor for segment in part)
     specialized = _specialized_kernel(method, windows.extent, source.dtype, ignore_zero=ignore_zero) if is_whole else None
@@ -237,7 +245,8 @@ def _compiled(source: npt.NDArray[Any], method: str, part: _Part, out: npt.NDArr
 
 @lru_cache(maxsize=256)
 def _layout(shape: _Vec3, out_shape: _Vec3, part: _Part, at: _Vec3) -> tuple[Windows, int, int]:
-    """Return the windows in flat memory, the index of their first voxel, and that of their first result."""
+    """Return the windows in flat memory, the index of their first voxel, and that of their first
+    result."""
     (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = ((segment.count, segment.extent, segment.factor) for segment in part)
     strides, out_strides = (1, shape[0], shape[0] * shape[1]), (1, out_shape[0], out_shape[0] * out_shape[1])
     windows = Windows((nx, ny, nz), (ex, ey, ez), (fx, fy * strides[1], fz * strides[2]), strides, out_strides)
@@ -259,7 +268,8 @@ def _specialized_kernel(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ign
 def _mean(voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
     from wkwdask.kernels.window import reduce_compiled as kernels
 
-    # Sums stay exact: below 2^31 in int32, below 2^52 in int64 (see ``mean_integer``), and of any size in two halves.
+    # Sums stay exact: below 2^31 in int32, below 2^52 in int64 (see ``mean_integer``), and of any
+    # size in two halves.
     dtype, count = voxels.dtype, math.prod(windows.extent)
     if dtype.kind == "f":
         kernel, sum_type = kernels.mean_float, dtype
@@ -295,9 +305,10 @@ def repeat_voxels(planes: npt.NDArray[Any], repeats: tuple[int, int, int], out: 
 
     Notes
     -----
-    Rows are repeated along x first, then copied whole along y and z. One broadcasting assignment would have an innermost loop as short as a repeat. Output of
-    256^3 voxels by 2-2-2 on one core of an EPYC, for uint8, uint32 and uint64: 9.2, 8.2 and 5.0 GB/s; one broadcasting assignment 0.3, 1.7 and 3.4;
-    ``numpy.repeat`` axis by axis 4.4, 2.3 and 2.2.
+    Rows are repeated along x first, then copied whole along y and z. One broadcasting assignment
+    would have an innermost loop as short as a repeat. Output of 256^3 voxels by 2-2-2 on one core
+    of an EPYC, for uint8, uint32 and uint64: 9.2, 8.2 and 5.0 GB/s; one broadcasting assignment
+    0.3, 1.7 and 3.4; ``numpy.repeat`` axis by axis 4.4, 2.3 and 2.2.
 
     Examples
     --------

@@ -1,7 +1,9 @@
-"""Compiled loops for whole windows of 2 x 2 x 2 and 2 x 2 x 1 voxels, the factors of nearly all pyramids.
+"""Compiled loops for whole windows of 2 x 2 x 2 and 2 x 2 x 1 voxels, the factors of nearly all
+pyramids.
 
-All voxels of a window are read into variables and reduced without branches. ``_specialized_kernel`` in ``reduce`` finds a kernel by its name,
-``<method>[_nonzero]_<factor>_<type or kind>``. Results equal those of the general loops in ``reduce_compiled``.
+All voxels of a window are read into variables and reduced without branches. ``_specialized_kernel``
+in ``reduce`` finds a kernel by its name, ``<method>[_nonzero]_<factor>_<type or kind>``. Results
+equal those of the general loops in ``reduce_compiled``.
 """
 
 from __future__ import annotations
@@ -46,13 +48,15 @@ def mean_222_integer(source: Any, windows: Any, out: Any) -> None:
                 a, b, c, d = _four(source, at + i * _2, row)
                 e, f, g, h = _four(source, at + i * _2 + plane, row)
                 total = np.int64(a) + b + c + d + e + f + g + h
-                # total / 8, half to even: adding 3 rounds .5 down; adding 1 more where the quotient is odd rounds it up
+                # total / 8, half to even: adding 3 rounds .5 down; adding 1 more where the quotient
+                # is odd rounds it up
                 out[to + i] = (total + 3 + ((total >> 3) & 1)) >> 3
 
 
 @kernel
 def mean_222_uint8(source: Any, windows: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 2 of bytes. All arithmetic is in 16 bits, so a vector register holds four times as many windows as with int64."""
+    """Mean over 2 x 2 x 2 of bytes. All arithmetic is in 16 bits, so a vector register holds four
+    times as many windows as with int64."""
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
@@ -81,7 +85,8 @@ def mean_221_integer(source: Any, windows: Any, out: Any) -> None:
 
 @kernel
 def mean_222_float(source: Any, windows: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 2 of floats, summed z fastest, then y, as in ``mean_float``: the order decides the rounding."""
+    """Mean over 2 x 2 x 2 of floats, summed z fastest, then y, as in ``mean_float``: the order
+    decides the rounding."""
     number = source.dtype.type
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
@@ -106,7 +111,8 @@ def mean_221_float(source: Any, windows: Any, out: Any) -> None:
                 out[to + i] = (number(0) + a + c + b + d) / number(4)
 
 
-# --- median: sorting networks, without the exchanges that do not affect the two middle values ------------------------------------------
+# --- median: sorting networks, without the exchanges that do not affect the two middle values
+# ------------------------------------------
 
 
 @helper
@@ -126,7 +132,8 @@ def _sorted_4(a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @kernel
 def median_222_integer(source: Any, windows: Any, out: Any) -> None:
-    """Median over 2 x 2 x 2 of integers: sort two fours, then do the first step of a bitonic merge."""
+    """Median over 2 x 2 x 2 of integers: sort two fours, then do the first step of a bitonic
+    merge."""
     one = source.dtype.type(1)
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
@@ -135,8 +142,9 @@ def median_222_integer(source: Any, windows: Any, out: Any) -> None:
             for i in range(_unsigned(windows.shape[0])):
                 a, b, c, d = _sorted_4(*_four(source, at + i * _2, row))
                 e, f, g, h = _sorted_4(*_four(source, at + i * _2 + plane, row))
-                # A bitonic merge compares a<=b<=c<=d with the reversed h>=g>=f>=e. The four minima are the lower half of all eight values, the four
-                # maxima the upper half; the middle values are the maximum of the lower half and the minimum of the upper half.
+                # A bitonic merge compares a<=b<=c<=d with the reversed h>=g>=f>=e. The four minima
+                # are the lower half of all eight values, the four maxima the upper half; the middle
+                # values are the maximum of the lower half and the minimum of the upper half.
                 lower = max(max(min(a, h), min(b, g)), max(min(c, f), min(d, e)))
                 upper = min(min(max(a, h), max(b, g)), min(max(c, f), max(d, e)))
                 out[to + i] = middle_integer(lower, upper, one)
@@ -157,13 +165,16 @@ def median_221_integer(source: Any, windows: Any, out: Any) -> None:
                 out[to + i] = middle_integer(max(a, c), min(b, d), one)
 
 
-# --- mode: sort; the value of the longest run of equal values wins, the lowest in a tie ------------------------------------------------
+# --- mode: sort; the value of the longest run of equal values wins, the lowest in a tie
+# ------------------------------------------------
 
 
 @helper
 def _longest_of_4(best: Any, starts: Any, ends: Any) -> Any:
-    """Return the value of the longest run among four sorted values, the lowest in a tie; ``best`` if all values differ."""
-    # Sorted values that are equal at distance n - 1 form a run of n. Later assignments win: longer runs come later, and lower values among equal lengths.
+    """Return the value of the longest run among four sorted values, the lowest in a tie; ``best``
+    if all values differ."""
+    # Sorted values that are equal at distance n - 1 form a run of n. Later assignments win: longer
+    # runs come later, and lower values among equal lengths.
     a, b, c, _ = starts
     _, bb, cc, dd = ends
     best = c if c == dd else best
@@ -192,7 +203,8 @@ def _sorted_8(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) ->
 @helper
 def _longest_of_8(best: Any, starts: Any, ends: Any) -> Any:
     """Return the same for eight sorted values."""
-    # Runs of two, three, four and five. Only one run of eight values can be that long, and the test for five finds it at its first value.
+    # Runs of two, three, four and five. Only one run of eight values can be that long, and the test
+    # for five finds it at its first value.
     a, b, c, d, e, f, g, _ = starts
     _, bb, cc, dd, ee, ff, gg, hh = ends
     best = g if g == hh else best
@@ -243,8 +255,9 @@ def mode_221_integer(source: Any, windows: Any, out: Any) -> None:
                 out[to + i] = _longest_of_4(values[0], values, values)
 
 
-# --- mode without zeros: a run of zeros must not win. A zero that ends a run is replaced by one: it differs from zero, and no value sorted
-# before a zero equals one, so every zero is a run of one. --------------------------------------------------------------------------------
+# --- mode without zeros: a run of zeros must not win. A zero that ends a run is replaced by one: it
+# differs from zero, and no value sorted before a zero equals one, so every zero is a run of one.
+# --------------------------------------------------------------------------------
 
 
 @helper

@@ -1,14 +1,16 @@
 """Compiled loops for windows of any size, over flat memory.
 
-The inner loop runs over the windows of a row and takes one voxel of each: LLVM turns this form into vector code. All windows of a call have the same extent;
-``Windows`` holds their layout. With windows a, b, c of 2 x 2 x 1 voxels::
+The inner loop runs over the windows of a row and takes one voxel of each: LLVM turns this form into
+vector code. All windows of a call have the same extent; ``Windows`` holds their layout. With
+windows a, b, c of 2 x 2 x 1 voxels::
 
     memory         a0 a1 b0 b1 c0 c1 ...
                    a2 a3 b2 b3 c2 c3 ...
     inner loop 1   a0    b0    c0          totals of a, b, c, ...
     inner loop 2   a2    b2    c2          z is the fastest axis, then y, then x
 
-The mean adds row by row. Median and mode sort the windows side by side with a sorting network: it has no branches, and takes n log^2 n steps for n voxels.
+The mean adds row by row. Median and mode sort the windows side by side with a sorting network: it
+has no branches, and takes n log^2 n steps for n voxels.
 """
 
 from __future__ import annotations
@@ -19,18 +21,20 @@ import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
 
-# Indices into flat memory are unsigned: a signed index could be negative, and numba's code for that (adding the length) prevents vector code.
+# Indices into flat memory are unsigned: a signed index could be negative, and numba's code for that
+# (adding the length) prevents vector code.
 _unsigned = np.uint64
 _u32 = np.uint32
 
-# --- mean: rounds half to even, exact for every integer type; floats sum in their own type, z fastest --------------------------------
+# --- mean: rounds half to even, exact for every integer type; floats sum in their own type, z
+# fastest --------------------------------
 
 
 @kernel
 def mean_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
     """Mean of integers whose sums are below 2^52."""
-    # A float64 has 53 bits. A quotient with a tie, .5, is exact in it, and no other quotient lies close enough to a tie to be rounded onto one, so np.rint
-    # rounds it like the exact quotient.
+    # A float64 has 53 bits. A quotient with a tie, .5, is exact in it, and no other quotient lies
+    # close enough to a tie to be rounded onto one, so np.rint rounds it like the exact quotient.
     totals, _, counts = sums
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
@@ -54,7 +58,8 @@ def mean_float(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any)
 
 @helper
 def _sum_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals: Any, counts: Any) -> None:
-    """Sum each window of a row, z fastest, and count its voxels. A count of 0 becomes 1, so the mean of no voxels is 0."""
+    """Sum each window of a row, z fastest, and count its voxels. A count of 0 becomes 1, so the
+    mean of no voxels is 0."""
     width, step = _unsigned(windows.shape[0]), _unsigned(windows.steps[0])
     totals[:] = 0
     counts[:] = 0 if ignore_zero else windows.extent[0] * windows.extent[1] * windows.extent[2]
@@ -63,7 +68,8 @@ def _sum_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals
         for y in range(windows.extent[1]):
             for z in range(windows.extent[2]):
                 at = _unsigned(corner + x + y * windows.strides[1] + z * windows.strides[2])
-                if step == _unsigned(2):  # the same loop with a constant step, which LLVM vectorizes
+                if step == _unsigned(2):
+                    # the same loop with a constant step, which LLVM vectorizes
                     for i in range(width):
                         totals[i] += source[at + i * _unsigned(2)]
                 else:
@@ -79,7 +85,8 @@ def _sum_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals
 
 @kernel
 def mean_long(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
-    """Mean of integers of any width: upper and lower 32 bits have separate sums, so none overflows 64 bits."""
+    """Mean of integers of any width: upper and lower 32 bits have separate sums, so none overflows
+    64 bits."""
     totals, lower, counts = sums
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
@@ -111,8 +118,9 @@ def _sum_halves_of_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: A
 @helper
 def _mean_of_halves(upper: Any, lower: Any, count: Any, number: Any) -> Any:
     """Divide ``upper * 2^32 + lower`` by the count, half to even; the mean of no voxels is 0."""
-    # Long division in base 2^32: the remainder of the upper half, below ``count``, moves down into the lower half. The upper half of a negative integer is
-    # its arithmetic shift, and numba floors ``//``, so remainders are never negative and the rule for ties holds for negative means too.
+    # Long division in base 2^32: the remainder of the upper half, below ``count``, moves down into
+    # the lower half. The upper half of a negative integer is its arithmetic shift, and numba floors
+    # ``//``, so remainders are never negative and the rule for ties holds for negative means too.
     count = max(count, number(1))
     quotient = upper // count
     rest = ((upper - quotient * count) << number(32)) + lower
@@ -122,7 +130,8 @@ def _mean_of_halves(upper: Any, lower: Any, count: Any, number: Any) -> Any:
     return (quotient << number(32)) + more + number(up)
 
 
-# --- median and mode: windows are sorted side by side, one in each lane ---------------------------------------------------------------
+# --- median and mode: windows are sorted side by side, one in each lane
+# ---------------------------------------------------------------
 
 
 @kernel
@@ -147,7 +156,8 @@ def median_float(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: A
         rows = _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest)
         for i in range(_unsigned(results.size)):
             lower, upper = _middle(values, valid[i], i)
-            middle = lower if lower == upper else (lower + upper) / number(2)  # the sum of two equal large values could be infinite
+            # the sum of two equal large values could be infinite
+            middle = lower if lower == upper else (lower + upper) / number(2)
             middle = middle if valid[i] else number(0)
             results[i] = nan if nans[i] else middle
         _store(results, windows, first, rows, out)
@@ -155,16 +165,19 @@ def median_float(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: A
 
 @helper
 def _middle(values: Any, valid: Any, i: Any) -> Any:
-    """Return the two middle values among the valid ones of a lane; for an odd count, the same value twice."""
+    """Return the two middle values among the valid ones of a lane; for an odd count, the same value
+    twice."""
     count = _unsigned(max(valid, _u32(1)))
     return values[(count - _unsigned(1)) >> _unsigned(1), i], values[count >> _unsigned(1), i]
 
 
 @helper
 def middle_integer(a: Any, b: Any, one: Any) -> Any:
-    """Return the mean of two integers, rounded toward zero, in their type, which is that of ``one``."""
-    # a + b could overflow. It equals 2 (a & b) + (a ^ b): shared bits count twice, others once. The shift rounds down, so a negative odd sum needs 1 more.
-    # ``one`` has the type of the values because numba makes uint64 and a plain 1 a float64.
+    """Return the mean of two integers, rounded toward zero, in their type, which is that of
+    ``one``."""
+    # a + b could overflow. It equals 2 (a & b) + (a ^ b): shared bits count twice, others once. The
+    # shift rounds down, so a negative odd sum needs 1 more. ``one`` has the type of the values
+    # because numba makes uint64 and a plain 1 a float64.
     zero = one ^ one
     floor = (a & b) + ((a ^ b) >> one)
     return floor + ((a ^ b) & one if floor < zero else zero)
@@ -172,7 +185,8 @@ def middle_integer(a: Any, b: Any, one: Any) -> Any:
 
 @kernel
 def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
-    """Mode of any type: the most frequent value, the smallest one in a tie. NaN counts only if there is no other value."""
+    """Mode of any type: the most frequent value, the smallest one in a tie. NaN counts only if
+    there is no other value."""
     values, valid, nans, run, longest, results, highest, nan = lanes
     for first in range(0, windows.shape[1] * windows.shape[2], results.size // windows.shape[0]):
         rows = _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest)
@@ -180,7 +194,8 @@ def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> N
             results[i] = values[_unsigned(0), i]
             run[i] = _u32(1)
             longest[i] = _u32(1)
-        # Values are sorted, so equal ones form runs, and the first of the longest runs holds the smallest value.
+        # Values are sorted, so equal ones form runs, and the first of the longest runs holds the
+        # smallest value.
         for n in range(_unsigned(1), _unsigned(values.shape[0])):
             for i in range(_unsigned(results.size)):
                 equal = _u32(run[i] + _u32(1)) if values[n, i] == values[n - _unsigned(1), i] else _u32(1)
@@ -196,7 +211,8 @@ def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> N
 
 @helper
 def _sort_rows(source: Any, windows: Any, first: Any, ignore_zero: Any, values: Any, valid: Any, nans: Any, highest: Any) -> Any:
-    """Gather the windows of some rows into lanes, mask the values that do not count, and sort each lane. Return the number of rows."""
+    """Gather the windows of some rows into lanes, mask the values that do not count, and sort each
+    lane. Return the number of rows."""
     rows = _gather(source, windows, first, values)
     _mask_ignored(values, valid, nans, ignore_zero, highest)
     _sort(values)
@@ -215,7 +231,8 @@ def _gather(source: Any, windows: Any, first: Any, values: Any) -> Any:
             for y in range(windows.extent[1]):
                 for z in range(windows.extent[2]):
                     at = _unsigned(corner + x + y * windows.strides[1] + z * windows.strides[2])
-                    if step == _unsigned(2):  # the same loop with a constant step, which LLVM vectorizes
+                    if step == _unsigned(2):
+                        # the same loop with a constant step, which LLVM vectorizes
                         for i in range(width):
                             values[n, lane + i] = source[at + i * _unsigned(2)]
                     else:
@@ -227,7 +244,8 @@ def _gather(source: Any, windows: Any, first: Any, values: Any) -> Any:
 
 @helper
 def _mask_ignored(values: Any, valid: Any, nans: Any, ignore_zero: Any, highest: Any) -> None:
-    """Replace NaN and ignored zeros by the highest value, which sorts after all valid ones, and count the valid values of each lane."""
+    """Replace NaN and ignored zeros by the highest value, which sorts after all valid ones, and
+    count the valid values of each lane."""
     nans[:] = 0
     valid[:] = values.shape[0]
     for n in range(_unsigned(values.shape[0])):
@@ -242,7 +260,8 @@ def _mask_ignored(values: Any, valid: Any, nans: Any, ignore_zero: Any, highest:
 
 @helper
 def _sort(values: Any) -> None:
-    """Sort each lane by merge exchange, a network for any number of values (Knuth, The Art of Computer Programming, volume 3, 5.2.2, algorithm M)."""
+    """Sort each lane by merge exchange, a network for any number of values (Knuth, The Art of
+    Computer Programming, volume 3, 5.2.2, algorithm M)."""
     count = values.shape[0]
     largest = 1
     while 2 * largest < count:

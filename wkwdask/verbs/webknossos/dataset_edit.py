@@ -1,4 +1,5 @@
-"""Edits of both the folders and the JSON of a dataset: renaming a layer, and listing layers of other datasets.
+"""Edits of both the folders and the JSON of a dataset: renaming a layer, and listing layers of
+other datasets.
 
 At any moment, even after an interruption, all mags are readable under the names in the JSON.
 """
@@ -53,7 +54,8 @@ def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) 
 
 @contextlib.contextmanager
 def kept_idle(layer: Image) -> Iterator[None]:
-    """Keep jobs from starting in a layer; raise LockedError if a job is running there or can resume."""
+    """Keep jobs from starting in a layer; raise LockedError if a job is running there or can
+    resume."""
     _check_idle(layer)
     with contextlib.ExitStack() as guards:
         for folder in sorted({files.realpath(folder) for folder in _folders_of(layer)}):
@@ -87,7 +89,8 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
 
     1. The new name becomes a link to the folder.
     2. The JSON gets the new name and paths in one atomic write.
-    3. Link and folder swap names atomically. If the file system cannot swap two names, the folder keeps the old one.
+    3. Link and folder swap names atomically. If the file system cannot swap two names, the folder
+       keeps the old one.
 
     The same call completes an interrupted rename.
     """
@@ -123,7 +126,8 @@ def _swap(dataset: str, old: str, new: str) -> None:
     """Swap folder and link, after the JSON has the new name."""
     old_path, new_path = f"{dataset}/{old}", f"{dataset}/{new}"
     if _leads_to(new_path, old):
-        update_datasource(dataset, lambda document: with_paths(document, _path_mover(dataset, old, new)))  # undoes _keep_old_folder of an earlier call
+        # undoes _keep_old_folder of an earlier call
+        update_datasource(dataset, lambda document: with_paths(document, _path_mover(dataset, old, new)))
         if not files.exchange(old_path, new_path):
             _keep_old_folder(dataset, old, new)
             files.unlink(new_path)
@@ -143,7 +147,8 @@ def _keep_old_folder(dataset: str, old: str, new: str) -> None:
 
 
 def _path_mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
-    """Return a function that moves paths below one folder of a dataset to another folder, and returns other paths unchanged."""
+    """Return a function that moves paths below one folder of a dataset to another folder, and
+    returns other paths unchanged."""
 
     def moved(path: str) -> str:
         if is_remote(path):
@@ -160,7 +165,8 @@ def _path_mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
     return moved
 
 
-# ----------------------------------------------------------------------------- layers of other datasets
+# ----------------------------------------------------------------------------- layers of other
+# datasets
 
 
 def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -> dict[str, Any]:

@@ -83,7 +83,8 @@ class MergeOptions:
 
 
 def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: MergeOptions) -> Merge:
-    """Select the mag and the annotations, read all blocks of the annotations once, and choose ids."""
+    """Select the mag and the annotations, read all blocks of the annotations once, and choose
+    ids."""
     located, layer = locate(base), options.layer
     if layer is None and len(located.layers) > 1:
         labels = [image.name for image in located.layers if image.container.record is not None and image.container.record.category == "segmentation"]
@@ -157,7 +158,8 @@ def _scan(annotation: AnnotationMag, source: StoredArray) -> _Scan:
         voxels = annotation.read_block((row[0], row[1], row[2]), source.dtype)
         largest = max(largest, int(voxels.max()))
         block = BoundingBox((row[0] * step, row[1] * step, row[2] * step), (step, step, step), source.box.mag)
-        if not source.box.contains(block):  # the box of the result grows by voxels, not by whole blocks
+        if not source.box.contains(block):
+            # the box of the result grows by voxels, not by whole blocks
             outside = outside.union(_nonzero_outside((voxels != 0).any(axis=0), block, source.box))
     return _Scan(largest, outside)
 
@@ -182,7 +184,8 @@ def _largest_known(layer: Image, relabel: bool | int) -> int | None:
 
 
 def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> None:
-    """Check that no new id exists in the same block of the base. In many datasets the JSON states too small a largest id."""
+    """Check that no new id exists in the same block of the base. In many datasets the JSON states
+    too small a largest id."""
     step = annotation.header.block_len
     before = np.empty((source.num_channels, step, step, step), source.dtype, order="F")
     for row in annotation.blocks().tolist():
@@ -196,7 +199,8 @@ def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> 
 
 
 def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int) -> tuple[tuple[AnnotationMag, ...], int, list[str]]:
-    """Shift the new ids of each annotation, those above all ids of the base, so that they follow the ids of the previous annotations."""
+    """Shift the new ids of each annotation, those above all ids of the base, so that they follow
+    the ids of the previous annotations."""
     moved, notes, shift = [], [], 0
     for annotation, scan in zip(annotations, scans, strict=True):
         # known = 100, new ids of two annotations:  a: 101..103 -> 101..103,  b: 101..102 -> 104..105
@@ -209,7 +213,8 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
 
 
 def _edit(move: LevelCopy, target: MagTarget, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
-    """Return the JSON edit: a new layer gets the attributes of the base, and the largest id is updated."""
+    """Return the JSON edit: a new layer gets the attributes of the base, and the largest id is
+    updated."""
     record, box = move.image.container.record, merge.box
     if edit is None:
         return None

@@ -1,7 +1,8 @@
-"""Bounded compressors for arrays that zarr-python reads: a crafted chunk cannot decode to more bytes than a chunk may have.
+"""Bounded compressors for arrays that zarr-python reads: a crafted chunk cannot decode to more
+bytes than a chunk may have.
 
-zarr-python opens an array, then :func:`bound_decoders` replaces its compressors by bounded ones. Other codecs stay, as do compressors that are not in
-``BOUNDED_COMPRESSORS``.
+zarr-python opens an array, then :func:`bound_decoders` replaces its compressors by bounded ones.
+Other codecs stay, as do compressors that are not in ``BOUNDED_COMPRESSORS``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Header functions for the codecs ``offset`` and ``pad``, and the names by which ``zarr.json`` refers to them.
+"""Header functions for the codecs ``offset`` and ``pad``, and the names by which ``zarr.json``
+refers to them.
 
-A header function gets the encoded bytes of a chunk and returns a header of exactly the promised length. ``zarr.json`` stores its name only. The name is looked
-up among the headers of wkwdask, those registered in this process, and the entry points ``wkwdask.headers`` of installed packages. An unknown name is an error
-when a chunk is written, never a header of zeros. No text of a ``zarr.json`` is ever imported or executed. Does not import zarr.
+A header function gets the encoded bytes of a chunk and returns a header of exactly the promised
+length. ``zarr.json`` stores its name only. The name is looked up among the headers of wkwdask,
+those registered in this process, and the entry points ``wkwdask.headers`` of installed packages. An
+unknown name is an error when a chunk is written, never a header of zeros. No text of a
+``zarr.json`` is ever imported or executed. Does not import zarr.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 ENTRY_POINTS = "wkwdask.headers"
-_SESSION = "session:"  # prefix of the stored name of a function that was never registered; no later process can find it
+# prefix of the stored name of a function that was never registered; no later process can find it
+_SESSION = "session:"
 _BUILT_IN = {"n5": f"{__name__}:n5_header", "tiff": "wkwdask.formats.zarr.codecs.tiff:tiff_header"}
 _registered: dict[str, Callable[..., bytes]] = {}
 
@@ -34,7 +38,8 @@ class ChunkLayout:
     shape: tuple[int, ...]
     """Shape of the chunk as stored, after a ``transpose``."""
     dtype: np.dtype[Any]
-    """Type of an element; its stored byte order is that of the codec ``bytes``, which is unknown here."""
+    """Type of an element; its stored byte order is that of the codec ``bytes``, which is unknown
+    here."""
     header_nbytes: int
     """Required length of the header in bytes."""
 
@@ -42,16 +47,19 @@ class ChunkLayout:
 def register_header(name: str, function: Callable[..., bytes]) -> Callable[..., bytes]:
     """Register a function that makes chunk headers under a name.
 
-    The metadata of an array store the name (``offset_codec(offset, header=name)``), not the function. Each process that writes such an array must register
-    the function again, or find it as an entry point ``wkwdask.headers`` of an installed package. Reading needs neither.
+    The metadata of an array store the name (``offset_codec(offset, header=name)``), not the
+    function. Each process that writes such an array must register the function again, or find it as
+    an entry point ``wkwdask.headers`` of an installed package. Reading needs neither.
 
     Parameters
     ----------
     name : str
-        Name in ``zarr.json``. Registering a name again replaces its function. ``"tiff"`` and ``"n5"`` are reserved.
+        Name in ``zarr.json``. Registering a name again replaces its function. ``"tiff"`` and
+        ``"n5"`` are reserved.
     function : callable
-        Called with the encoded bytes of a chunk, or with the bytes and a record with ``shape``, ``dtype`` and ``header_nbytes``, and with
-        ``header_options=`` as keyword arguments. Must return exactly as many bytes as the offset of the codec.
+        Called with the encoded bytes of a chunk, or with the bytes and a record with ``shape``,
+        ``dtype`` and ``header_nbytes``, and with ``header_options=`` as keyword arguments. Must
+        return exactly as many bytes as the offset of the codec.
 
     Returns
     -------
@@ -81,7 +89,8 @@ def register_header(name: str, function: Callable[..., bytes]) -> Callable[..., 
 
 
 def find_header(name: str) -> Callable[..., bytes] | None:
-    """Return the function of a name: built in, registered in this process, or of an installed package; None if there is none."""
+    """Return the function of a name: built in, registered in this process, or of an installed
+    package; None if there is none."""
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
         return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
@@ -100,7 +109,8 @@ class Header:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Keyword arguments of the function, JSON values only."""
     function: Callable[..., bytes] | None = field(default=None, compare=False, repr=False)
-    """Function that is pickled with the array, to workers that never registered it; None for built-in ones."""
+    """Function that is pickled with the array, to workers that never registered it; None for
+    built-in ones."""
 
     @classmethod
     def named(cls, name: str, options: Mapping[str, Any] | None = None) -> Header:
@@ -109,7 +119,8 @@ class Header:
 
     @classmethod
     def of_function(cls, function: Callable[..., bytes], options: Mapping[str, Any] | None = None) -> Header:
-        """Return the header of a function, under its registered name; an array with an unregistered one can be written in this session only."""
+        """Return the header of a function, under its registered name; an array with an unregistered
+        one can be written in this session only."""
         if not callable(function):
             raise TypeError(f"a header must be a function of the encoded bytes, got {function!r}")
         names = [name for name, known in _registered.items() if known is function]
@@ -163,9 +174,10 @@ def _takes_layout(function: Callable[..., bytes]) -> bool:
 
 def n5_header(encoded: bytes, layout: ChunkLayout) -> bytes:
     """Return the header of an N5 block in default mode: the header function ``"n5"``."""
-    # N5 README, "File-system specification", rule 9: mode 0, number of dimensions, and the block size with the fastest axis first, all big-endian.
-    # Zarr stores the last axis fastest, so the shape is reversed. An array with the axis order of N5 has a transpose before bytes, and its shape arrives
-    # here already transposed.
+    # N5 README, "File-system specification", rule 9: mode 0, number of dimensions, and the block
+    # size with the fastest axis first, all big-endian. Zarr stores the last axis fastest, so the
+    # shape is reversed. An array with the axis order of N5 has a transpose before bytes, and its
+    # shape arrives here already transposed.
     count = len(layout.shape)
     if layout.header_nbytes != 4 + 4 * count:
         raise ValueError(f"the header of an N5 block of {count} dimensions has {4 + 4 * count} bytes, expected {layout.header_nbytes}: change the offset")

@@ -1,7 +1,9 @@
-"""Zarr v3 codec ``n5_default``: chunks are N5 blocks in default mode, whole or truncated at the upper ends of the array.
+"""Zarr v3 codec ``n5_default``: chunks are N5 blocks in default mode, whole or truncated at the
+upper ends of the array.
 
-Follows ``codecs/n5_default`` of zarr-extensions. It is the only codec of an array; its inner codecs state what N5 implies: a transpose that reverses all axes,
-big-endian ``bytes``, and at most one compressor.
+Follows ``codecs/n5_default`` of zarr-extensions. It is the only codec of an array; its inner codecs
+state what N5 implies: a transpose that reverses all axes, big-endian ``bytes``, and at most one
+compressor.
 """
 
 from __future__ import annotations
@@ -80,8 +82,8 @@ class N5DefaultCodec(ArrayBytesCodec):
         return input_byte_length + header_nbytes(len(chunk_spec.shape))
 
     def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        # At the upper ends of an array, Java and z5 truncate blocks, tensorstore and zarr pad them. A truncated block is completed with the fill value;
-        # values beyond the chunk are dropped.
+        # At the upper ends of an array, Java and z5 truncate blocks, tensorstore and zarr pad them.
+        # A truncated block is completed with the fill value; values beyond the chunk are dropped.
         dtype = np.dtype(chunk_spec.dtype.to_native_dtype())
         data = memoryview(chunk_data.to_bytes())
         block = decode_block(data, dtype, self.compression, SOURCE, num_axes=len(chunk_spec.shape))

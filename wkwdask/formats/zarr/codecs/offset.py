@@ -1,10 +1,12 @@
-"""Zarr v3 codec ``offset``: a header of fixed length before each chunk; and the base class that it shares with ``pad``.
+"""Zarr v3 codec ``offset``: a header of fixed length before each chunk; and the base class that it
+shares with ``pad``.
 
-Encoding adds the fixed bytes, decoding removes them without a copy. The fixed bytes are zeros, a literal, or a header that a function computes for each chunk.
-The two codecs differ only in the keys of their configuration.
+Encoding adds the fixed bytes, decoding removes them without a copy. The fixed bytes are zeros, a
+literal, or a header that a function computes for each chunk. The two codecs differ only in the keys
+of their configuration.
 
-Source: zarr-extensions, proposals ``codecs/offset`` (commit cb35826) and its later form ``codecs/pad`` (commit 6ca3baa). The keys ``header`` and ``strict``
-are extensions of wkwdask.
+Source: zarr-extensions, proposals ``codecs/offset`` (commit cb35826) and its later form
+``codecs/pad`` (commit 6ca3baa). The keys ``header`` and ``strict`` are extensions of wkwdask.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer
 
 
-_HARMLESS = frozenset({"crc32c", "offset", "pad"})  # codecs that may follow: they do not move the fixed bytes, or are meant to be outermost
+# codecs that may follow: they do not move the fixed bytes, or are meant to be outermost
+_HARMLESS = frozenset({"crc32c", "offset", "pad"})
 _MAX_FRAMES = 4
 _CODEC_LIST_NAMES = ("codecs_parsed_partial", "codecs_parsed", "codecs")
 _MAX_ZEROS = 1 << 26  # [bytes]; a crafted zarr.json must not allocate more than 64 MiB
@@ -36,7 +39,8 @@ _SHOWN_NBYTES = 16
 
 
 def warn_of_neighbours(codec: Any, dtype: Any) -> None:
-    """Warn if a later codec compresses the fixed bytes, or if a TIFF header and the codec ``bytes`` have different byte orders."""
+    """Warn if a later codec compresses the fixed bytes, or if a TIFF header and the codec ``bytes``
+    have different byte orders."""
     before, after = _neighbours(codec)
     compressors = [earlier for earlier in map(_name_of, after) if earlier not in _HARMLESS]
     if compressors:
@@ -63,8 +67,9 @@ def warn_of_neighbours(codec: Any, dtype: Any) -> None:
 
 def _neighbours(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the codecs before and after one in its chain."""
-    # zarr-python does not pass the chain to a codec, so it is found in the local variables of the callers: this function is called by warn_of_neighbours (1),
-    # that by a method of the codec (2), and that by zarr-python (3).
+    # zarr-python does not pass the chain to a codec, so it is found in the local variables of the
+    # callers: this function is called by warn_of_neighbours (1), that by a method of the codec (2),
+    # and that by zarr-python (3).
     for codecs in _codec_lists(sys._getframe(3)):
         for n, candidate in enumerate(codecs):
             if candidate is codec:
@@ -227,7 +232,8 @@ def _describe_chunk(chunk_spec: ArraySpec) -> str:
 
 
 def decode_base64(text: Any, where: str) -> bytes:
-    """Decode strict base64: the standard alphabet, padded, no line breaks, no bits beyond the last byte."""
+    """Decode strict base64: the standard alphabet, padded, no line breaks, no bits beyond the last
+    byte."""
     if not isinstance(text, str):
         raise CorruptError(f"{where} is {text!r}, expected base64 text")
     try:

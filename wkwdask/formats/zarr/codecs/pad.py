@@ -11,7 +11,8 @@ from wkwdask.formats.zarr.codecs.offset import FixedBytesCodec
 
 @dataclass(frozen=True, kw_only=True)
 class PadCodec(FixedBytesCodec):
-    """Add ``nbytes`` bytes before or after each chunk, and skip them on reading; two of them make a header and a footer."""
+    """Add ``nbytes`` bytes before or after each chunk, and skip them on reading; two of them make a
+    header and a footer."""
 
     # zarr-extensions, proposal codecs/pad, version 0.1.0 (commit 6ca3baa)
     name: ClassVar[str] = "pad"

@@ -1,9 +1,11 @@
 """Headers that turn chunks into classic TIFF files. Does no I/O.
 
-Each page is one strip, so an uncompressed chunk of zarr's codec ``bytes`` is the image data unchanged. A compressed chunk is one strip too: TIFF's Deflate is a
-zlib stream, its Zstandard a zstd frame, its LZMA an xz stream. TIFF has no gzip.
+Each page is one strip, so an uncompressed chunk of zarr's codec ``bytes`` is the image data
+unchanged. A compressed chunk is one strip too: TIFF's Deflate is a zlib stream, its Zstandard a
+zstd frame, its LZMA an xz stream. TIFF has no gzip.
 
-Source: TIFF 6.0 (Adobe, 1992), sections 2 to 4, 14, 19; compression numbers 8, 34925 and 50000 from libtiff's ``tiff.h``.
+Source: TIFF 6.0 (Adobe, 1992), sections 2 to 4, 14, 19; compression numbers 8, 34925 and 50000 from
+libtiff's ``tiff.h``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 STACKS = ("pages", "imagej", "tall")
 _ORDERS = {"little": (b"II", "<"), "big": (b"MM", ">")}
-_SAMPLE_FORMATS = {"u": (1, (1, 2, 4, 8)), "i": (2, (1, 2, 4, 8)), "f": (3, (2, 4, 8)), "c": (6, (8, 16))}  # TIFF 6.0 section 19; 6 from libtiff's tiff.h
+# TIFF 6.0 section 19; 6 from libtiff's tiff.h
+_SAMPLE_FORMATS = {"u": (1, (1, 2, 4, 8)), "i": (2, (1, 2, 4, 8)), "f": (3, (2, 4, 8)), "c": (6, (8, 16))}
 _AXES = {2: "yx", 3: "zyx"}
 _IMAGEJ_DTYPES = ("uint8", "uint16", "float32")
 _IMAGEJ_COUNTS = {"c": "channels", "z": "slices", "t": "frames"}
@@ -76,17 +79,20 @@ class TiffImage:
         return self.height * self.width * self.samples * self.dtype.itemsize
 
     def header(self, data_nbytes: int, compression: int = 1, start: int = 0) -> bytes:
-        """Return the header of a file with one strip per page; the data begin after it, but not before byte ``start``."""
+        """Return the header of a file with one strip per page; the data begin after it, but not
+        before byte ``start``."""
         if self.stack == "pages" and self.planes > 1:
             return self.segments_header([self.plane_nbytes] * self.planes, compression, start=start)
         return self.segments_header([data_nbytes], compression, start=start)
 
     def segments_header(self, nbytes: Sequence[int], compression: int = 1, tile: tuple[int, int] | None = None, start: int = 0) -> bytes:
-        """Return the header of a file with contiguous segments of ``nbytes`` bytes each: the strips, or tiles, of all pages in order."""
+        """Return the header of a file with contiguous segments of ``nbytes`` bytes each: the
+        strips, or tiles, of all pages in order."""
         pages = self.planes if self.stack == "pages" else 1
         count = len(nbytes) // pages
-        # | "II" 42 8 | directory of page 0 | directory of page 1 | ... | chunk: page 0, page 1, ... |
-        # All directories have the same size, so the offsets of all pages are known before one is formatted.
+        # | "II" 42 8 | directory of page 0 | directory of page 1 | ... | chunk: page 0, page 1, ...
+        # | All directories have the same size, so the offsets of all pages are known before one is
+        # formatted.
         page_size = len(self._directory((0,) * count, (0,) * count, 0, compression, 8, tile))
         start = max(start, 8 + pages * page_size)
         ends = list(accumulate(nbytes, initial=start))
@@ -101,7 +107,8 @@ class TiffImage:
         return b"".join(parts)
 
     def _directory(self, starts: Sequence[int], nbytes: Sequence[int], following: int, compression: int, at: int, tile: tuple[int, int] | None) -> bytes:
-        """Return an image file directory at byte ``at``, followed by the values that do not fit into its entries; the next directory is at ``following``."""
+        """Return an image file directory at byte ``at``, followed by the values that do not fit
+        into its entries; the next directory is at ``following``."""
         samples = self.samples
         # ExtraSamples: 0 is unspecified, 2 is unassociated alpha
         extra = {2: (0,), 4: (2,)}.get(samples, (0,) * (samples - 1 if samples > 4 else 0))
@@ -111,25 +118,30 @@ class TiffImage:
             (257, _number_type(self.height), (self.height,)),  # ImageLength
             (258, _SHORT, (self.dtype.itemsize * 8,) * samples),  # BitsPerSample
             (259, _SHORT, (compression,)),  # Compression
-            (262, _SHORT, (2 if samples in (3, 4) else 1,)),  # PhotometricInterpretation: RGB, or BlackIsZero
-            (270, _ASCII, self.description.encode("ascii") + b"\0" if self.description else b""),  # ImageDescription
+            # PhotometricInterpretation: RGB, or BlackIsZero
+            (262, _SHORT, (2 if samples in (3, 4) else 1,)),
+            # ImageDescription
+            (270, _ASCII, self.description.encode("ascii") + b"\0" if self.description else b""),
             (273, _LONG, () if tile else starts),  # StripOffsets
             (277, _SHORT, (samples,) if samples > 1 else ()),  # SamplesPerPixel
             (278, _number_type(self.height), () if tile else (self.height,)),  # RowsPerStrip
             (279, _LONG, () if tile else nbytes),  # StripByteCounts
-            (284, _SHORT, (1,) if samples > 1 else ()),  # PlanarConfiguration: samples of a pixel are contiguous
+            # PlanarConfiguration: samples of a pixel are contiguous
+            (284, _SHORT, (1,) if samples > 1 else ()),
             (322, _LONG, tile[1:] if tile else ()),  # TileWidth
             (323, _LONG, tile[:1] if tile else ()),  # TileLength
             (324, _LONG, starts if tile else ()),  # TileOffsets
             (325, _LONG, nbytes if tile else ()),  # TileByteCounts
             (338, _SHORT, extra),  # ExtraSamples
-            (339, _SHORT, (sample_format,) * samples if sample_format != 1 else ()),  # SampleFormat; unsigned integers are the default
+            # SampleFormat; unsigned integers are the default
+            (339, _SHORT, (sample_format,) * samples if sample_format != 1 else ()),
         ]
         return _pack_directory([entry for entry in entries if entry[2]], following, at, _ORDERS[self.byteorder][1])
 
 
 def _pack_directory(entries: list[tuple[int, int, Any]], following: int, at: int, order: str) -> bytes:
-    # number of entries | 12 bytes per entry: tag, type, count, value or its offset | offset of the next directory | long values
+    # number of entries | 12 bytes per entry: tag, type, count, value or its offset | offset of the
+    # next directory | long values
     fields, overflow = [], b""
     outside = at + 2 + 12 * len(entries) + 4
     for tag, kind, values in entries:
@@ -182,27 +194,32 @@ def _imagej_description(shape: tuple[int, ...], axes: str, dtype: np.dtype[Any])
     return "\n".join([*lines, "loop=false", ""])
 
 
-COMPRESSIONS = {"none": (1, b""), "zlib": (8, b""), "lzma": (34925, b"\xfd7zXZ\x00"), "zstd": (50000, b"\x28\xb5\x2f\xfd")}  # number, first bytes
+# number, first bytes
+COMPRESSIONS = {"none": (1, b""), "zlib": (8, b""), "lzma": (34925, b"\xfd7zXZ\x00"), "zstd": (50000, b"\x28\xb5\x2f\xfd")}
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def tiff_prefix(shape: Sequence[int], dtype: Any, byteorder: str = "little", *, axes: str | None = None, stack: str = "pages") -> bytes:
-    """Return the header that turns an uncompressed chunk into a TIFF file, for ``offset_codec(prefix=...)``.
+    """Return the header that turns an uncompressed chunk into a TIFF file, for
+    ``offset_codec(prefix=...)``.
 
     Parameters
     ----------
     shape : sequence of int
         Elements of a chunk along its axes, the last one fastest: (y, x), (z, y, x), (y, x, 3).
     dtype : dtype_like
-        Type of an element: signed or unsigned integers of 8 to 64 bits, floats of 16 to 64, complex numbers of two floats.
+        Type of an element: signed or unsigned integers of 8 to 64 bits, floats of 16 to 64, complex
+        numbers of two floats.
     byteorder : str
         ``"little"`` or ``"big"``, the ``endian`` of the codec ``bytes``.
     axes : str, optional
-        A letter per axis: any of ``t``, ``z``, ``c`` for planes, then ``y`` and ``x``, then optionally ``s`` for the samples of a pixel (3 are RGB, 4 RGBA).
-        Default: ``"yx"`` or ``"zyx"``.
+        A letter per axis: any of ``t``, ``z``, ``c`` for planes, then ``y`` and ``x``, then
+        optionally ``s`` for the samples of a pixel (3 are RGB, 4 RGBA). Default: ``"yx"`` or
+        ``"zyx"``.
     stack : str
-        Storage of the planes. ``"pages"``: one directory per plane, which every reader supports. ``"imagej"``: one directory with ImageJ's description (uint8,
-        uint16, float32), a short header for many planes. ``"tall"``: one image with all planes below each other.
+        Storage of the planes. ``"pages"``: one directory per plane, which every reader supports.
+        ``"imagej"``: one directory with ImageJ's description (uint8, uint16, float32), a short
+        header for many planes. ``"tall"``: one image with all planes below each other.
 
     Returns
     -------
@@ -259,18 +276,21 @@ def check_strip(encoded: bytes, compression: str, nbytes: int) -> None:
 
 
 def _is_zlib(data: bytes) -> bool:
-    """Return whether bytes begin with a zlib header: method 8, a check over two bytes, no dictionary (RFC 1950, section 2.2)."""
+    """Return whether bytes begin with a zlib header: method 8, a check over two bytes, no
+    dictionary (RFC 1950, section 2.2)."""
     return len(data) > 2 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0 and not data[1] & 32
 
 
 def tiff_segments_header(image: TiffImage, shape: Sequence[int], tile: Sequence[int], lengths: Sequence[int], compression: str) -> bytes:
-    """Return the header of a TIFF file whose strips or tiles are the contiguous parts of a chunk, in C order."""
+    """Return the header of a TIFF file whose strips or tiles are the contiguous parts of a chunk,
+    in C order."""
     axes = image.axes
     along = dict(zip(axes, zip(shape, tile, strict=True), strict=True))
     cut = [axis for axis in axes if along[axis][0] != along[axis][1]]
     planes = [axis for axis in axes if axis in "tzc"]
     number = COMPRESSIONS[compression][0]
-    if not cut and (compression == "none" or image.planes == 1):  # one part: the planes of an uncompressed chunk are its strips
+    if not cut and (compression == "none" or image.planes == 1):
+        # one part: the planes of an uncompressed chunk are its strips
         return image.header(sum(lengths), number)
     if any(along[axis][1] != 1 for axis in planes) or "s" in cut:
         told = ", ".join(f"{axis} {part} of {whole}" for axis, (whole, part) in along.items())

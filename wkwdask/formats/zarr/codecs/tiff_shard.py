@@ -1,11 +1,13 @@
 """Codec for shards that are also TIFF files, readable without any codec of wkwdask.
 
-A standard shard (``sharding_indexed``) with its index at the end may begin with any bytes, because the index states the offset of each inner chunk. Here it
-begins with a TIFF header, and the inner chunks are the strips or tiles of the image. The metadata name the codec ``sharding_indexed``, so every Zarr v3 reader
-opens the array, and any TIFF reader its files. But only this codec writes TIFF headers: an array that is opened again writes standard shards without TIFF
-headers.
+A standard shard (``sharding_indexed``) with its index at the end may begin with any bytes, because
+the index states the offset of each inner chunk. Here it begins with a TIFF header, and the inner
+chunks are the strips or tiles of the image. The metadata name the codec ``sharding_indexed``, so
+every Zarr v3 reader opens the array, and any TIFF reader its files. But only this codec writes TIFF
+headers: an array that is opened again writes standard shards without TIFF headers.
 
-Source: Zarr v3, codec ``sharding_indexed`` version 1.0, "Binary shard format"; TIFF 6.0, section 15 (tiles).
+Source: Zarr v3, codec ``sharding_indexed`` version 1.0, "Binary shard format"; TIFF 6.0, section 15
+(tiles).
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     def _inner_codecs(self) -> tuple[Any, ...]:
         plain = BytesCodec(endian=self.byteorder)
         if self.compression == "zstd":
-            return (plain, ZstdCodec(level=0 if self.level is None else self.level))  # 0 is zstd's own default
+            # 0 is zstd's own default
+            return (plain, ZstdCodec(level=0 if self.level is None else self.level))
         if self.compression == "zlib":
             from zarr.codecs.numcodecs import Zlib
 
@@ -63,7 +66,8 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Raise UnsupportedError: the metadata are those of a standard shard, which zarr-python reads with its own codec."""
+        """Raise UnsupportedError: the metadata are those of a standard shard, which zarr-python
+        reads with its own codec."""
         raise UnsupportedError(f"a TIFF shard codec cannot be created from metadata, which name it {data.get('name')!r}")
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,7 +96,8 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         return await self.reader._decode_partial_single(byte_getter, selection, chunk_spec)
 
     async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
-        # | TIFF header | inner chunk: strip or tile | inner chunk | ... | index of offsets and lengths | CRC-32C |
+        # | TIFF header | inner chunk: strip or tile | inner chunk | ... | index of offsets and
+        # lengths | CRC-32C |
         segments: list[Buffer] = []
         for starts in product(*(range(0, n, step) for n, step in zip(chunk_spec.shape, self.chunk_shape, strict=True))):
             part: Any = chunk_data[tuple(slice(start, start + step) for start, step in zip(starts, self.chunk_shape, strict=True))]
@@ -110,6 +115,7 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
 
 
 def _index(start: int, lengths: list[int]) -> bytes:
-    """Return the index of a shard with contiguous inner chunks in C order: offset and length of each, 64-bit little-endian."""
+    """Return the index of a shard with contiguous inner chunks in C order: offset and length of
+    each, 64-bit little-endian."""
     ends = start + np.cumsum(lengths, dtype="<u8")
     return np.column_stack([ends - np.asarray(lengths, "<u8"), np.asarray(lengths, "<u8")]).astype("<u8").tobytes()

@@ -1,7 +1,8 @@
 """Zarr v3 codec ``wkw``: a chunk is one WKW data file, with its header, jump table and blocks.
 
-Arrays have the axes z, y, x or c, z, y, x. A partial read fetches the header, the needed pages of the jump table, and the blocks. Compiled kernels decode many
-blocks at once without the GIL. All input is checked as in :mod:`wkwdask.formats.wkw.stored_file`.
+Arrays have the axes z, y, x or c, z, y, x. A partial read fetches the header, the needed pages of
+the jump table, and the blocks. Compiled kernels decode many blocks at once without the GIL. All
+input is checked as in :mod:`wkwdask.formats.wkw.stored_file`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 SOURCE = "<chunk>"
 """Placeholder for the name of a chunk in errors, see :func:`named_errors`."""
 _MAX_REQUESTS = 8  # concurrent requests per chunk; zarr reads several chunks at the same time
-_GAP_NBYTES = 64 << 10  # a smaller gap between two byte ranges is read too, because another request costs more
+# a smaller gap between two byte ranges is read too, because another request costs more
+_GAP_NBYTES = 64 << 10
 _BATCH_NBYTES = 8 << 20
 _FEW_BLOCKS = 8  # up to this many blocks are decoded in the event loop: a thread costs more
 _PAGE_LEN = 32  # [blocks] longest edge of a page of the jump table
@@ -117,7 +119,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
             _check_sizes(located, header, page.first)
             for first, last, _, _ in _batches(located):
                 blocks = located.blocks[first:last]
-                blocks[:, START] = blocks[:, OFFSET]  # the memory is the whole file, not the joined byte ranges of a batch
+                # the memory is the whole file, not the joined byte ranges of a batch
+                blocks[:, START] = blocks[:, OFFSET]
                 _decode(memory, blocks, header, out, page.first)
         return out
 
@@ -155,8 +158,10 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         edge = spec.shape[-1]
         if box.is_empty:
             return _buffer(_empty_array(spec, box)[rest], spec)
-        in_memory = hasattr(getter, "shard_dict")  # a chunk inside a shard; some versions of zarr ignore byte ranges here
-        is_large_part = 2 * box.volume >= edge**3 and not is_local(getter)  # on remote storage, one long request costs less than many
+        # a chunk inside a shard; some versions of zarr ignore byte ranges here
+        in_memory = hasattr(getter, "shard_dict")
+        # on remote storage, one long request costs less than many
+        is_large_part = 2 * box.volume >= edge**3 and not is_local(getter)
         if in_memory or is_large_part or edge <= self.block_len:
             data = await getter.get(spec.prototype)
             array = None if data is None else await run_in_thread(getter, self._decode_box, data, spec, box)
@@ -168,7 +173,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         """Read and decode the blocks of a box; None if the file is absent."""
         # | header 16 B | jump table: end of each block, Morton order | block | block | ...
         #                 `- page: aligned cube of blocks -'            `- batch: merged byte ranges -'
-        # The blocks of an aligned cube are contiguous in Morton order, so a page is one byte range of the table.
+        # The blocks of an aligned cube are contiguous in Morton order, so a page is one byte range
+        # of the table.
         expected = self._header(spec.shape, spec.dtype.to_native_dtype())
         pages = list(_table_pages(expected, box))
         page, count = pages[0]
@@ -212,7 +218,8 @@ class _TablePage:
     """Edge length in blocks."""
 
     def locate(self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox) -> BlockLocations:
-        """Return the blocks of a box that lie in this page, and their places in an array of that box."""
+        """Return the blocks of a box that lie in this page, and their places in an array of that
+        box."""
         step = header.block_len
         low, high = [], []
         for axis in range(3):
@@ -223,7 +230,8 @@ class _TablePage:
 
 
 def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePage, int]]:
-    """Yield the pages that cover a box, with their numbers of blocks: the smallest page that contains it, or several of the largest size."""
+    """Yield the pages that cover a box, with their numbers of blocks: the smallest page that
+    contains it, or several of the largest size."""
     step = header.block_len
     edge = 1
     while edge < min(header.file_len, _PAGE_LEN) and any(
@@ -238,16 +246,15 @@ def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePa
 
 
 def _batches(located: BlockLocations) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
-    """Yield batches of blocks: first and last (exclusive) row, byte ranges, and their total size in bytes."""
+    """Yield batches of blocks: first and last (exclusive) row, byte ranges, and their total size in
+    bytes."""
     for (first, first_range, nbytes), (last, last_range, _) in pairwise(located.batches.tolist()):
         yield first, last, located.ranges[first_range:last_range], nbytes
 
 
 def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header: WkwHeader, out: npt.NDArray[Any], page: int) -> None:
     """Decode blocks into an array with the axes (c,) z, y, x."""
-    decoded = decode_into(
-        memory, blocks, _as_cxyz(out), block_len=header.block_len, num_channels=header.num_channels, block_type=int(header.block_type)
-    )  # fmt: skip
+    decoded = decode_into(memory, blocks, _as_cxyz(out), block_len=header.block_len, num_channels=header.num_channels, block_type=int(header.block_type))
     if decoded.broken >= 0:
         row = blocks[decoded.broken]
         problem = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
@@ -258,7 +265,8 @@ def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header
 
 
 def _check_sizes(located: BlockLocations, header: WkwHeader, page: int) -> None:
-    """Raise CorruptError for stored sizes that LZ4 cannot produce, before memory is allocated for them."""
+    """Raise CorruptError for stored sizes that LZ4 cannot produce, before memory is allocated for
+    them."""
     if not header.is_compressed:
         return
     for n in (located.smallest, located.largest):
@@ -282,7 +290,8 @@ def _buffer(array: npt.NDArray[Any], spec: ArraySpec) -> NDBuffer:
     return spec.prototype.nd_buffer.from_numpy_array(np.asarray(array, spec.dtype.to_native_dtype()))
 
 
-# -------------------------------------------------------------------------------------------- selections and byte ranges
+# --------------------------------------------------------------------------------------------
+# selections and byte ranges
 
 
 def enclosing_box(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
@@ -332,7 +341,8 @@ def _axis_span(index: Any, length: int) -> tuple[int, int, Any]:
 
 
 class BlockingGetter:
-    """Byte getter that reads synchronously: a coroutine that awaits only its methods never suspends."""
+    """Byte getter that reads synchronously: a coroutine that awaits only its methods never
+    suspends."""
 
     def __init__(self, getter: Any) -> None:
         self._getter, self.store, self.path = getter, getattr(getter, "store", None), getattr(getter, "path", None)
@@ -345,7 +355,8 @@ class BlockingGetter:
 
 @contextlib.contextmanager
 def named_errors(getter: Any) -> Iterator[None]:
-    """Add the path of a chunk to errors about its content; zarr passes the path to partial reads only."""
+    """Add the path of a chunk to errors about its content; zarr passes the path to partial reads
+    only."""
     try:
         yield
     except (FormatError, UnsupportedError) as error:
@@ -375,7 +386,8 @@ async def run_in_thread(getter: Any, function: Callable[..., Any], *arguments: A
 
 
 async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
-    """Read byte ranges into one buffer; the columns of ``ranges`` are offset in the file, offset in the buffer, and size."""
+    """Read byte ranges into one buffer; the columns of ``ranges`` are offset in the file, offset in
+    the buffer, and size."""
     rows = ranges.tolist()
     if len(rows) == 1:
         return await _get_all(getter, spec, rows[0][0], rows[0][2])
@@ -398,7 +410,8 @@ async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> np
 
 
 async def get(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes | None:
-    """Read a byte range of a chunk, shorter if the chunk ends before; None if the chunk is absent."""
+    """Read a byte range of a chunk, shorter if the chunk ends before; None if the chunk is
+    absent."""
     data = await _get_array(getter, spec, offset, nbytes)
     return None if data is None else data.tobytes()
 
@@ -411,7 +424,8 @@ async def _get_array(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> 
 
 
 def bytes_of(data: Buffer) -> npt.NDArray[np.uint8]:
-    """Return the memory of a buffer as an array that is marked as writeable: the kernels are compiled for such arrays only, although they never write."""
+    """Return the memory of a buffer as an array that is marked as writeable: the kernels are
+    compiled for such arrays only, although they never write."""
     array: npt.NDArray[np.uint8] = np.ascontiguousarray(data.as_numpy_array()).view(np.uint8).reshape(-1)
     return array if array.flags.writeable or not array.size else np.asarray(_Memory(array))
 

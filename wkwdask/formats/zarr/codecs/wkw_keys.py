@@ -15,7 +15,8 @@ _KEY = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw", re.ASCII)
 
 @dataclass(frozen=True)
 class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore]
-    """Keys ``z{z}/y{y}/x{x}.wkw`` for arrays with the axes z, y, x or c, z, y, x, with all channels in one chunk."""
+    """Keys ``z{z}/y{y}/x{x}.wkw`` for arrays with the axes z, y, x or c, z, y, x, with all channels
+    in one chunk."""
 
     name: ClassVar[str] = "wkw"
 
